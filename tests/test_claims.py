@@ -148,3 +148,25 @@ def test_network_file_systems_have_leases(tmp_path, monkeypatch):
 def test_the_file_system_of_a_folder_is_that_of_its_innermost_mount():
     found = subprocess.run(["stat", "-f", "-c", "%T", "/proc"], capture_output=True, text=True, check=True)
     assert (_claims._file_system("/proc"), found.stdout.strip()) == ("proc", "proc")
+
+
+def test_without_hard_links_a_new_lease_is_not_lost_with_the_stale_one(tmp_path, monkeypatch):
+    """Two processes find the same stale lease; the slower one takes the new lease of the faster one for the stale."""
+
+    def no_links(*_):
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(_claims.os, "link", no_links)
+    file, rename = tmp_path / LEASE_FILE, type(tmp_path).rename
+    file.write_text(json.dumps({**_claims.this_process(), "start": "0", "token": "dead"}))
+
+    def rename_later(path, target):
+        file.write_text(json.dumps(ELSEWHERE))  # the other process is faster
+        return rename(path, target)
+
+    monkeypatch.setattr(type(tmp_path), "rename", rename_later)
+    with pytest.raises(BlockingIOError):
+        taken(tmp_path)
+    assert owner_of(tmp_path) == ELSEWHERE
+    monkeypatch.undo()
+    assert [one.name for one in tmp_path.iterdir()] == [LEASE_FILE]

@@ -1,6 +1,7 @@
 """Atomic writes, locks and signals."""
 
 import csv
+import fcntl
 import json
 import math
 import os
@@ -15,8 +16,6 @@ import torch
 
 from longtail import _io
 from longtail._io import NUMBER, file_lock, new_file, read_json, reading, stop_signals, write_json, write_text
-
-posix = pytest.mark.skipif(os.name == "nt", reason="needs fork and POSIX signals")
 
 
 def test_failed_write_keeps_the_old_file_and_no_temporary_file(tmp_path):
@@ -35,7 +34,6 @@ def test_content_is_on_disk_before_the_rename(tmp_path, monkeypatch):
     assert calls == [[f".a.txt.{_io.process_name()}.part"], ["a.txt"]]  # the file, then the folder
 
 
-@posix
 def test_what_a_killed_process_left_is_removed_and_what_is_being_written_stays(tmp_path):
     code = """
 import pathlib, sys, time
@@ -110,7 +108,6 @@ def test_errors_of_reading_name_the_file_and_hide_pythons_words(tmp_path):
         (tmp_path / "missing").read_text()
 
 
-@posix
 def test_a_closed_terminal_does_not_disturb_saving(tmp_path):
     """The system sends SIGHUP, and every write to the terminal fails."""
     code = """
@@ -138,7 +135,6 @@ with stop_signals(save):
 
 def is_free(path):
     """Return whether another process could take the lock."""
-    fcntl = pytest.importorskip("fcntl")
     with path.open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,14 +151,13 @@ def test_lock_excludes_other_processes_and_is_reentrant(tmp_path):
         assert not is_free(path)
     assert is_free(path)
     with path.open("r+") as other:
-        pytest.importorskip("fcntl").flock(other, 2)  # LOCK_EX
+        fcntl.flock(other, 2)  # LOCK_EX
         with pytest.raises(BlockingIOError, match="in use"), file_lock(path, "in use"):
             pass
     with file_lock(path, "in use"):
         pass
 
 
-@posix
 def test_forked_child_does_not_keep_the_lock(tmp_path):
     path = tmp_path / ".lock"
     ready, release = os.pipe(), os.pipe()
@@ -178,7 +173,6 @@ def test_forked_child_does_not_keep_the_lock(tmp_path):
     os.waitpid(child, 0)
 
 
-@posix
 def test_deleted_lock_file_is_not_used(tmp_path, monkeypatch):
     path = tmp_path / ".lock"
     lock, opened = _io._lock_descriptor, []
@@ -207,7 +201,6 @@ def test_file_system_without_locks(tmp_path, monkeypatch):
         pass
 
 
-@posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_reach_the_callback_and_handlers_are_restored(number):
     seen, before = [], signal.getsignal(number)
@@ -218,7 +211,6 @@ def test_signals_reach_the_callback_and_handlers_are_restored(number):
     assert signal.getsignal(number) == before
 
 
-@posix
 def test_ignored_signals_stay_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -229,7 +221,6 @@ def test_ignored_signals_stay_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-@posix
 @pytest.mark.parametrize("in_children", [False, True])
 def test_forked_children_ignore_signals_or_end(in_children):
     def fail(number):

@@ -1,7 +1,8 @@
 """Claims on folders: one process at a time works in a folder, also if several machines share it.
 
 On a local disk a claim is a lock of the operating system, which ends with the process. Network file systems do not keep
-such locks reliably, so there a claim is a lease: a file that names its owner, who touches it every few seconds.
+such locks reliably, so there a claim is a lease: a file with the owner's name, whose time the owner updates every few
+seconds.
 """
 
 import json
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from longtail._io import claimed, file_lock, process_name, process_namespace
+from longtail._io import claimed, file_lock, process_name, process_namespace, process_start
 
 LOCK_FILE, LEASE_FILE = ".lock", ".lease"
 HEARTBEAT = 5.0
@@ -103,7 +104,7 @@ def _file_system(path: str) -> str:
 
 
 def forget_claim(folder: Path) -> None:
-    """Remove the lease of a folder in which nobody has anything to do: its owner was killed just after the end."""
+    """Remove the lease of a finished run whose owner was killed."""
     (folder / LEASE_FILE).unlink(missing_ok=True)
 
 
@@ -112,15 +113,7 @@ def forget_claim(folder: Path) -> None:
 
 def this_process() -> dict[str, Any]:
     """Host, process number and its start, which name a process as long as the host is not restarted."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "start": _start_of(os.getpid()), "boot": _boot()}
-
-
-def _start_of(pid: int) -> str:
-    """When a process started; empty if it ended, also if its parent has not noticed yet."""
-    with suppress(OSError, IndexError):
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if state in "ZX" else rest[18]
-    return ""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "start": process_start(os.getpid()), "boot": _boot()}
 
 
 @cache
@@ -134,7 +127,7 @@ def _boot() -> str:
 def is_gone(owner: dict[str, Any]) -> bool:
     """Whether the owner certainly ended: it ran on this host, under the same kernel, and its process is not there."""
     same = owner.get("host") == socket.gethostname() and owner.get("boot") == _boot() != ""
-    return same and isinstance(owner.get("pid"), int) and owner.get("start") != _start_of(owner["pid"])
+    return same and isinstance(owner.get("pid"), int) and owner.get("start") != process_start(owner["pid"])
 
 
 # Leases
@@ -142,8 +135,12 @@ def is_gone(owner: dict[str, Any]) -> bool:
 
 def owner_of(folder: Path) -> dict[str, Any]:
     """The owner in the lease of a folder, which may be gone; empty if there is no lease."""
+    return _owner_in(folder / LEASE_FILE)
+
+
+def _owner_in(lease: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        found = json.loads((folder / LEASE_FILE).read_text(encoding="utf-8"))
+        found = json.loads(lease.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -166,21 +163,14 @@ class _Lease:
         raise BlockingIOError(busy)
 
     def create(self) -> bool:
-        """Create the file with its content unless it exists; a link is atomic on NFS too."""
-        content, own = json.dumps({**this_process(), "token": self.token}), _temporary(self.file)
+        """Create the file with its content unless it exists."""
+        own = _temporary(self.file)
         try:
-            own.write_text(content, encoding="utf-8")
-            try:
-                os.link(own, self.file)
-            except FileExistsError:
-                return self.is_ours()  # the answer of a server can be lost
-            except OSError:  # no links on this file system
-                with suppress(FileExistsError), self.file.open("x", encoding="utf-8") as new:
-                    new.write(content)
-                return self.is_ours()
-            return True
+            own.write_text(json.dumps({**this_process(), "token": self.token}), encoding="utf-8")
+            _copy_to_new(own, self.file)
         finally:
             own.unlink(missing_ok=True)
+        return self.is_ours()
 
     def is_ours(self) -> bool:
         """Whether the lease is still that of this process."""
@@ -210,8 +200,21 @@ def _temporary(file: Path) -> Path:
     return file.with_name(f".{file.name}.{process_name()}.part")
 
 
+def _copy_to_new(file: Path, new: Path) -> None:
+    """Give a file a second name, unless the name is taken."""
+    with suppress(FileExistsError):
+        try:
+            os.link(file, new)  # atomic, also on NFS
+        except FileExistsError:
+            raise
+        except OSError:  # no links on this file system
+            content = file.read_bytes()
+            with new.open("xb") as copy:
+                copy.write(content)
+
+
 _seen: dict[Path, tuple[tuple[int, str], float]] = {}
-"""The last sign of life of leases of others, and when this process first saw it, by its own clock."""
+"""Last modification time and token of each lease of another process, and when this process first saw them."""
 
 
 def _is_free(file: Path) -> bool:
@@ -234,18 +237,16 @@ def _is_free(file: Path) -> bool:
     aside = _temporary(file)
     try:
         file.rename(aside)  # of several processes one succeeds
-        moved = json.loads(aside.read_text(encoding="utf-8") or "{}")
-        if moved.get("token", "") != state[1]:  # a new lease, which was made since we looked
-            os.link(aside, file)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    try:
+        if str(_owner_in(aside).get("token", "")) != state[1]:  # another process created a new lease meanwhile
+            _copy_to_new(aside, file)
             return False
         _remove_below(file.parent, owner)
-    except FileNotFoundError:
         return True
-    except (OSError, ValueError):
-        return False
     finally:
         aside.unlink(missing_ok=True)
-    return True
 
 
 def _remove_below(folder: Path, owner: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ def process_namespace() -> str:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes ``path`` after the block, or is removed when the block raises.
+    """Yield a temporary file that becomes ``path`` after the block, or is removed when the block raises.
 
     The content is on disk before the rename, so ``path`` never holds half a file, not even after a power failure. What
     a killed process left of its own attempt is removed.
@@ -78,13 +78,9 @@ def new_file(path: Path) -> Iterator[Path]:
     if not path.name:
         raise ValueError(f"Expected the name of a file to write, but got {str(path)!r}.")
     temporary = path.with_name(f".{path.name}.{process_name()}.part")
-    held = None
     try:
-        if os.name != "nt":  # there an open file cannot be renamed, nor a locked one be written
-            held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
-            with suppress(OSError):  # the file system has no locks
-                _lock_descriptor(held)
-            remove_leftovers(path.parent, os.fstat(held).st_mtime, path.name)
+        temporary.touch()
+        remove_leftovers(path.parent, temporary.stat().st_mtime, path.name)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -95,36 +91,38 @@ def new_file(path: Path) -> Iterator[Path]:
         check_claim(path)  # the process that took the folder over may have removed the file
         raise
     finally:
-        if held is not None:
-            os.close(held)
         temporary.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, present: float, name: str = "") -> None:
-    """Remove temporary files that killed processes left in a folder.
+    """Remove temporary files of processes that ended; those of other hosts, or without ``/proc``, after an hour.
 
     Args:
         folder: the folder.
         present: the time by the clock of the file system.
         name: of the file that was written; default: any.
     """
-    for part in folder.glob(f".{escape(name) or '*'}.*.part") if os.name != "nt" else ():
-        if part.name.endswith(f".{process_name()}.part"):
-            continue
-        with suppress(OSError):  # it is being written, or removed by another process
-            if f".{_host()}-" not in part.name:  # a lock may not be seen by other hosts
-                if present - part.stat().st_mtime > _ABANDONED:
-                    part.unlink()
-                continue
-            descriptor = os.open(part, os.O_RDWR)
-            try:
-                _lock_descriptor(descriptor)
+    here = _host() if Path("/proc/self/stat").exists() else ""
+    for part in folder.glob(f".{escape(name) or '*'}.*.part"):
+        host, _, process = part.name.split(".")[-2].rpartition("-")
+        with suppress(OSError):  # another process removed it
+            if host == here:
+                ended = not (process.isdigit() and process_start(int(process)))
+            else:
+                ended = present - part.stat().st_mtime > _ABANDONED
+            if ended:
                 part.unlink()
-            finally:
-                os.close(descriptor)
 
 
-_ABANDONED = 3600.0  # seconds since the last write to a file that nobody writes any more
+_ABANDONED = 3600.0  # seconds
+
+
+def process_start(number: int) -> str:
+    """When a process started; empty if it ended, also if its parent has not noticed yet."""
+    with suppress(OSError, IndexError):
+        state, *rest = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        return "" if state in "ZX" else rest[18]
+    return ""
 
 
 def _sync_folder(folder: Path) -> None:
@@ -238,7 +236,7 @@ def check_shape(found: Any, shape: Any, place: str) -> None:
             if name.removesuffix("?") in found:
                 check_shape(found[name.removesuffix("?")], of, f"`{name.removesuffix('?')}`")
             elif not name.endswith("?"):
-                raise ValueError(f"Expected {place} to have `{name}`, but it has not.")
+                raise ValueError(f"Expected {place} to have `{name}`, but it is missing.")
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What messages say: the command that users type, and an error as one sentence."""
+"""Text for messages: the command that users type, and an error as one sentence."""
 
 import os
 import re
@@ -22,10 +22,10 @@ def count(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural.
 
     Example:
-        >>> count(1, "class"), count(2000, "class"), count(3, "run")
-        ('1 class', '2,000 classes', '3 runs')
+        >>> count(1, "class"), count(2000, "class"), count(3, "run"), count(2, "search")
+        ('1 class', '2,000 classes', '3 runs', '2 searches')
     """
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "rch")) else "s"
     return f"{number:,} {noun}{ending}"
 
 

@@ -1,4 +1,4 @@
-"""What long operations say while they run: a command shows it, the library alone is silent."""
+"""Progress messages of long operations: a command shows them, the library alone is silent."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +52,7 @@ def phase(text: str, total: int | None = None, *, in_logs: bool = True) -> Itera
 
 
 def note(sentence: str) -> None:
-    """Tell the user something that is no error."""
+    """Show a message that is not an error."""
     if _listeners:
         _listeners[-1][1](sentence)
 

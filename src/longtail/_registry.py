@@ -1,4 +1,4 @@
-"""Names that users can extend: methods, heads and data sets, from our code, a plugin file or an installed package."""
+"""Registries that plugins can extend: methods, heads and data sets, from a file or an installed package."""
 
 import importlib.util
 import os

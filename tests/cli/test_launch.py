@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from longtail.cli.launch import joined_values, without_launch
 from longtail.integrations.ray import _room
 from longtail.integrations.slurm import _seconds
 
@@ -25,7 +24,7 @@ SLURM = (*STUDY, "--on", "slurm")
         ((*SLURM, "--workers", "2", "--status"), "--on or --status, but got both"),
         ((*SLURM, "--workers", "2", "--join"), "--on or --join, but got both"),
         ((*SLURM, "--workers", "2", "--address", "auto"), "--address with --on ray"),
-        ((*SLURM, "--workers", "2", "--sbatch", "--comment='a"), "options of sbatch"),
+        ((*SLURM, "--workers", "2", "--sbatch=--comment='a"), "options of sbatch"),
         ((*STUDY, "--on", "ray", "--print"), "--print with --on slurm"),
         ((*STUDY, "--on", "moon"), "one of slurm, ray, but got moon"),
         ((*STUDY, "--print"), "--on slurm or --on ray with --print"),
@@ -61,7 +60,8 @@ def test_the_script_is_printed_and_is_valid_bash(run, tmp_path, monkeypatch):
         *SLURM, "--workers", "8", "--time", "4:00:00", "--sbatch", "--account=my_team -p a_b", "--print", "--out", out
     )
     assert code == 0
-    assert not any(tmp_path.iterdir())
+    (plan,) = (file for file in tmp_path.rglob("*") if file.is_file())
+    assert plan == tmp_path / out / "plan.toml"
     subprocess.run(["bash", "-n", "-c", script], check=True)
     options = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
     words = [word for line in options for word in shlex.split(line)]
@@ -69,14 +69,7 @@ def test_the_script_is_printed_and_is_valid_bash(run, tmp_path, monkeypatch):
     assert words[-3:] == ["--account=my_team", "-p", "a_b"]
     assert f"--output={tmp_path / out}/slurm/%A_%a.log" in words
     worker = next(line for line in script.splitlines() if line.endswith(" &"))
-    assert shlex.split(worker) == [sys.executable, "-m", "longtail", *STUDY, "--out", out, "--join", "&"]
-
-
-def test_the_command_of_the_tables_does_not_say_where_it_ran():
-    given = ["plan.toml", "--on", "slurm", "--workers=8", "--gpus_per_worker", "1", "--sbatch", "--qos=x", "--print"]
-    assert without_launch(given) == ["plan.toml"]
-    assert without_launch(["plan.toml", "--join", "--workers", "4"]) == ["plan.toml", "--workers", "4"]
-    assert joined_values(given)[-2:] == ["--sbatch=--qos=x", "--print"]
+    assert shlex.split(worker) == [sys.executable, "-m", "longtail", "study", f"{out}/plan.toml", "--join", "&"]
 
 
 def test_times_of_slurm():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tomllib
 from itertools import product
 from pathlib import Path
@@ -381,6 +382,14 @@ def test_help_shows_the_defaults_that_apply(run):
     assert "(default: digits-lt)" in out
     assert "(default: cifar10-lt)" not in out
     assert "(focal) (default: 2.0)" in out
+
+
+def test_help_needs_no_optional_package(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    code, out, err = run("train", "--data", "cifar10-lt", "--model", "resnet50", "--help")
+    assert (code, err) == (0, "")
+    assert "`longtail train DATA --help`" in out
 
 
 def test_train_and_study_parse_settings_alike(run):

@@ -14,7 +14,8 @@ def study(finished, tmp_path_factory):
             shutil.copytree(finished(method, seed=seed, evaluate_every=1), folder / f"{method}-{seed}")
     shutil.copytree(finished("logit-adjust-posthoc", evaluate_every=1), folder / "posthoc")
     (folder / "begun").mkdir()
-    shutil.copy(folder / "cbs-0" / "recipe.toml", folder / "begun")
+    for name in ("recipe.toml", "log.jsonl"):
+        shutil.copy(folder / "cbs-0" / name, folder / "begun")
     return folder
 
 

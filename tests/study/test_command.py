@@ -4,12 +4,14 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from longtail.study.planning import read_plan, write_plan
 from longtail.study.record import Choice, StudyRecord, read_studies, write_study
 from longtail.study.results import Results
 from longtail.train.trainer import StoppedError
@@ -43,7 +45,7 @@ def test_a_study_from_flags_ends_with_tables_and_sentences(run, tmp_path, monkey
     assert "Macro F1" in out
     assert "digits-lt 50, recall over all classes: CBS (β = 1.5)" in out
     (kept,) = read_studies(tmp_path / "out")
-    assert kept.command.startswith("longtail study --data digits-lt")
+    assert kept.command == "longtail study out/plan.toml"
     assert sorted(kept.planned) == sorted(begun.planned)
     assert kept.ended > "2026"
     assert (tmp_path / "out" / "tables" / "recall.csv").exists()
@@ -100,6 +102,19 @@ def test_a_plan_file_with_a_search_for_beta(run, tmp_path):
     assert "2-fold cross-validation" in out
 
 
+def test_a_study_keeps_its_plan(run, tmp_path):
+    flags = ("--data", "digits-lt", "--methods", "cbs", "--betas", 1.5, "auto", "--seeds", 1, 4, "--out", "my out")
+    flags += ("--imbalance", 10, "--sampler", "none", "--augment", "none", *SHORT)
+    assert run("study", *flags, "--on", "slurm", "--workers", 2, "--print")[0] == 0
+    plan = read_plan("my out/plan.toml")
+    assert (plan.seeds, plan.betas, plan.imbalance, plan.out) == ((1, 4), (1.5, "auto"), (10,), "my out")
+    assert (plan.recipe["sampler"], plan.recipe["augment"], plan.recipe["device"]) == (None, "none", "cpu")
+    assert write_plan(plan) == Path("my out/plan.toml")
+    other = replace(plan, seeds=(0,))
+    assert write_plan(other) == write_plan(other) == Path("my out/plan2.toml")  # the first one stays
+    assert read_plan("my out/plan2.toml") == other
+
+
 def test_several_plans_are_trained_together(run, tmp_path):
     for name, data in {"a": "digits-lt", "b": "digits"}.items():
         (tmp_path / f"{name}.toml").write_text(
@@ -133,7 +148,8 @@ def test_beta_shows_its_trace_and_sensitivity(run, tmp_path):
     code, planned, err = run(*words, "--dry-run")  # the next command, as it is printed
     assert code == 0, err
     assert planned.startswith("10 runs, 0 done; about")
-    assert words[words.index("--epochs") + 1] == "1"
+    plan = read_plan(words[-1])
+    assert (plan.recipe["epochs"], plan.methods[0], plan.out) == (1, "balanced-softmax", "runs/study")
     (found,) = tmp_path.rglob("beta.json")
     assert (found.parent / "trace.md").exists()
     assert "| 1 | train | " in (found.parent / "sensitivity.md").read_text("utf-8")

@@ -120,6 +120,8 @@ def test_underfitted_models_are_never_recommended(cells):
     method, text = decided(cells(recalls, underfitted=["cbs", "softmax"]))
     assert method == "balanced-softmax"
     assert text.startswith("Use Balanced Softmax: it is the only method that is not underfitted; recall over all")
+    _, text = decided(cells({"softmax": LOW[:1], "cbs": HIGH[:1]}, underfitted=["cbs"]))
+    assert " 1 seed: run at least 5 before choosing." in text
     method, text = decided(cells(recalls, underfitted=recalls))
     assert method is None
     assert text.startswith("No method is recommended: all 3 are underfitted: ")

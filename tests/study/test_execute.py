@@ -10,6 +10,7 @@ import torch
 from tests.study.conftest import SHORT, plan_in
 from tests.train.conftest import is_locked
 
+from longtail.study import Study
 from longtail.study.execute import devices, execute
 from longtail.train import RunFolder, StoppedError
 
@@ -120,18 +121,42 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_run_again(tmp_path
     )
 
 
-def test_several_devices_share_the_runs_and_those_that_join(tmp_path, study):
-    first, *others = runs = plan_in(tmp_path, methods=["softmax", "balanced-softmax"]).runs()
-    bad = plan_in(tmp_path / "bad", methods=["softmax"], seeds=2, recipe={"lr": 1e30}).runs()
+@pytest.fixture
+def _two_devices(monkeypatch):
+    for place in ("execute", "study"):
+        monkeypatch.setattr(f"longtail.study.{place}.devices", lambda _: [torch.device("cpu")] * 2)
 
-    def more():
-        return [others.pop()] if first.folder.done and others else []
 
-    outcome = execute([first, *bad], on=[torch.device("cpu"), torch.device("cpu")], more=more)
-    assert {run.path for run in outcome.done} == {run.path for run in runs}
-    assert set(outcome.failed) == {str(run.path) for run in bad}
-    for run in runs:
-        assert run.folder.result_file.read_bytes() == RunFolder(study / run.path.name).result_file.read_bytes()
+@pytest.mark.usefixtures("_two_devices")
+def test_several_devices_have_a_worker_each(tmp_path, study):
+    """They train the rounds of a search, too, and report failures; the folder is that of one process."""
+    seen = []
+
+    def on_progress(progress):
+        seen.append((len(progress.finished), len(progress.runs)))
+        assert {file.stem.rpartition("-")[2] for file in tmp_path.glob("workers/*.json")} != {str(os.getpid())}
+
+    betas = {"betas": ["search"], "methods": ["softmax", "cbs", "balanced-softmax"]}
+    search = {"folds": 2, "start": [1.0, 1.1], "bounds": [1.0, 1.1]}
+    results = Study(plan_in(tmp_path, **betas, search=search), command="longtail study x").run(on_progress=on_progress)
+    assert (len(results.runs), results.outcome.failed) == (6, {})
+    assert seen[-1] == (10, 10)
+    for run in results.runs:
+        if run.method != "cbs":
+            whole = RunFolder(study / run.path.name)
+            assert (run.path / "result.json").read_bytes() == whole.result_file.read_bytes()
+    assert not (tmp_path / "workers").exists()
+    assert (tmp_path / "tables" / "recall.csv").exists()
+    bad = plan_in(tmp_path / "bad", methods=["softmax"], recipe={"lr": 1e30})
+    assert set(Study(bad).run().outcome.failed) == {str(run.path) for run in bad.runs()}
+
+
+@pytest.mark.usefixtures("_two_devices")
+def test_on_several_devices_a_mistake_is_one_error(tmp_path, capfd):
+    plan = plan_in(tmp_path, recipe={"best_epoch": True})
+    with pytest.raises(ValueError, match=r"^Expected .*\.$"):
+        Study(plan).run()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_runs_for_different_devices_are_refused(tmp_path):

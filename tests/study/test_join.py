@@ -289,6 +289,7 @@ def test_commands_train_the_runs_of_a_plan(tmp_path, monkeypatch, run, study):
     lines = out.splitlines()
     assert code == 0
     assert len(lines) == 6
+    assert run("study", "plan.toml", "--dry-run")[1].count("  to do ") == 6
     words = lines[0].split()
     assert run(*words[words.index("train") :])[0] == 0
     folder = RunFolder(tmp_path / "study" / "digits-lt-50-softmax-seed0")

@@ -122,10 +122,10 @@ def test_several_studies_are_trained_together_and_recorded_separately(tmp_path):
 
 
 def test_a_study_from_a_file(tmp_path):
-    (tmp_path / "plan.toml").write_text('data = "digits-lt"\nmethods = ["softmax"]\nseeds = 2\n', "utf-8")
-    study = Study.from_toml(tmp_path / "plan.toml")
+    (tmp_path / "my plan.toml").write_text('data = "digits-lt"\nmethods = ["softmax"]\nseeds = 2\n', "utf-8")
+    study = Study.from_toml(tmp_path / "my plan.toml")
     assert len(study.plan.runs()) == 2
-    assert study.command == f"longtail study {tmp_path / 'plan.toml'}"
+    assert study.command == f"longtail study '{tmp_path / 'my plan.toml'}'"
 
 
 def test_comparisons_are_those_of_scipy(results):

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from tests.study.conftest import plan_in
 
-from longtail.cli import study as command
+from longtail.cli import show
 from longtail.cli.study import View
 from longtail.study import PlannedRun, Progress
 from longtail.study.runs import read_run
@@ -60,7 +60,7 @@ def test_log_has_a_line_per_finished_run_and_per_minute(view, study, tmp_path, m
     view(progress)
     assert "6/9 digits-lt-50-cbs-beta1.5-seed1: recall" in printed(view)
     progress.update()
-    monkeypatch.setattr(command, "LOG_SECONDS", -1.0)
+    monkeypatch.setattr(show, "LOG_SECONDS", -1.0)
     view(progress)
     assert printed(view).endswith("\n6/9 runs done, 12/18 epochs\n")
 
@@ -68,7 +68,7 @@ def test_log_has_a_line_per_finished_run_and_per_minute(view, study, tmp_path, m
 def test_time_left_is_that_of_the_remaining_epochs_at_the_recent_speed(view, study, monkeypatch):
     now, epochs = [100.0], [12]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(command, "LOG_SECONDS", 5.0)
+    monkeypatch.setattr(show, "LOG_SECONDS", 5.0)
     monkeypatch.setattr(Progress, "epochs", lambda *_: (epochs[0], 18))
     view, progress = View(view.console), Progress(plan_in(study).runs())
     for done in (12, 13, 13, 12, 14):  # one every ten seconds; it goes back when a run was killed

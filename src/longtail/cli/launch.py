@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from longtail._program import program
 from longtail.cli.parsing import Parser, positive_integer
 from longtail.cli.show import console, print_line
 from longtail.integrations.slurm import array_script, submit
+from longtail.study.planning import StudyPlan, write_plan
 
 _FLAGS = {
     "on": "slurm or ray: share the study among workers on a cluster",
@@ -55,49 +57,28 @@ def read_launch(given: argparse.Namespace) -> argparse.Namespace | None:
     return launch
 
 
-def without_launch(words: Sequence[str]) -> list[str]:
-    """Return the arguments of ``longtail study`` without those that say where it runs: the command of the tables."""
-    flags = {f"--{name}" for name in (*_FLAGS, "workers", "gpus-per-worker")}
-    if not any(_flag(word) == "--on" for word in words):
-        return [word for word in words if word != "--join"]
-    kept, left = [], iter(words)
-    for word in left:
-        if _flag(word) in flags:
-            next(left if "=" not in word else iter(()), None)
-        elif word != "--print":
-            kept.append(word)
-    return kept
-
-
-def joined_values(words: Sequence[str]) -> list[str]:
-    """Return the words with ``--sbatch VALUE`` as one word, because its value looks like a flag."""
-    found: list[str] = []
-    for word in words:
-        if found and found[-1] == "--sbatch":
-            found[-1] += f"={word}"
-        else:
-            found.append(word)
-    return found
-
-
-def _flag(word: str) -> str:
-    return word.partition("=")[0].replace("_", "-")
-
-
-def submit_to_slurm(launch: argparse.Namespace, words: Sequence[str], out: Path) -> int:
-    """Submit workers to Slurm, and print what comes next."""
+def submit_to_slurm(launch: argparse.Namespace, plans: Sequence[StudyPlan], together: int | None) -> int:
+    """Submit workers on plans to Slurm, and print what comes next."""
     gpus = 1.0 if launch.gpus is None else launch.gpus
     if not gpus.is_integer() or gpus < 0:
         raise ValueError(f"Expected --gpus to be an integer >= 0 with --on slurm, but got {gpus:g}.")
-    folder, own = out / "slurm", without_launch(words)
-    script = array_script(
-        own, folder, workers=launch.workers, gpus=int(gpus), time=launch.time, sbatch=launch.sbatch or ""
+    folder = Path(plans[0].out) / "slurm"
+    made = partial(
+        array_script,
+        folder=folder,
+        workers=launch.workers,
+        gpus=int(gpus),
+        time=launch.time,
+        sbatch=launch.sbatch or "",
     )
+    made([])  # refuses wrong flags, before anything is written
+    words = [*(str(write_plan(plan)) for plan in plans), *([] if together is None else ["--together", str(together)])]
+    script = made(words)
     if launch.print:
         console.file.write(script)
         return 0
     job = submit(script, folder)
     print_line(f"Slurm job {job}: {launch.workers} workers; script and logs in {folder}.")
-    watch = f"{program()} study {shlex.join([*own, '--status'])}"
+    watch = f"{program()} study {shlex.join([*words, '--status'])}"
     print_line(f"Watch it with `{watch}`, stop it with `scancel {job}`.")
     return 0

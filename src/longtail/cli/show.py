@@ -3,17 +3,17 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
-from rich.status import Status
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -49,83 +49,86 @@ _LONG = 1.0  # seconds of a phase that is worth a line in a log
 
 
 class Phases:
-    """Shows what a command does before and after training: a live line in a terminal, else a line per long phase.
+    """What a command does: live lines in a terminal, else a line per long phase.
 
     Args:
         to: where to show it.
-        live: in a terminal, called with the text instead, if something else is drawn there already.
     """
 
-    def __init__(self, to: Console = progress_console, live: Callable[[str], None] | None = None) -> None:
+    def __init__(self, to: Console = progress_console) -> None:
         self.console = to
-        self._live = live
-        self._status: Status | None = None
+        self.bar = progress_bar(console=to)
+        self.phase = ""
+        self.is_live = to.file.isatty() and not to.quiet
+        self._live: Live | None = None
         self._timer: threading.Timer | None = None
         self._stack = ExitStack()
+        self._printed = time.monotonic()
 
-    def __enter__(self) -> "Phases":
-        self._stack.enter_context(listening(self._show, lambda sentence: print_line(sentence, self.console)))
+    def __enter__(self) -> Self:
+        self._stack.enter_context(listening(self._show, self.line))
+        self._update("")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self._end()
+        self._stop_timer()
+        if self._live is not None:
+            self._live.stop()
+
+    def __rich__(self) -> RenderableType:
+        """Return the bar, if there is one, and the phase."""
+        text = Text(self.phase, no_wrap=True, overflow="ellipsis")
+        return Group(self.bar.get_renderable(), text) if self.bar.tasks else Spinner("dots", text)
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        self._printed = time.monotonic()
+        print_line(text, self.console)
+
+    @property
+    def is_time_for_a_line(self) -> bool:
+        """Whether nothing was printed for a minute, where there is no terminal."""
+        return not self.is_live and time.monotonic() - self._printed > LOG_SECONDS
 
     def _show(self, phase: Phase) -> None:
         if phase.over:
-            self._end()
-        elif not self.console.is_terminal:
-            if self._timer is None and phase.in_logs:
-                self._timer = threading.Timer(_LONG, print_line, (phase.text, self.console))
+            self._stop_timer()
+            self._update("")
+        elif not self.is_live:
+            if self._timer is None and phase.in_logs and not self.console.quiet:
+                self._timer = threading.Timer(_LONG, self.line, (phase.text,))
                 self._timer.daemon = True
                 self._timer.start()
         elif phase.total is None or phase.done:  # not before processes are started
-            text = phase.text if phase.total is None else f"{phase.text}: {phase.done / phase.total:.0%}"
-            if self._live is not None:
-                self._live(text)
-            elif self._status is None and not self.console.quiet:
-                self._status = Status(text, console=self.console)
-                self._status.start()
-            elif self._status is not None:
-                self._status.update(text)
+            self._update(phase.text if phase.total is None else f"{phase.text}: {phase.done / phase.total:.0%}")
 
-    def _end(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-        if self._live is not None and self.console.is_terminal:
-            self._live("")
+
+    def _update(self, phase: str) -> None:
+        self.phase = phase
+        shown = self.is_live and bool(phase or self.bar.tasks)
+        if shown and self._live is None:
+            self._live = Live(self, console=self.console, transient=True, refresh_per_second=2)
+            self._live.start(refresh=True)
+        elif not shown and self._live is not None:
+            self._live.stop()
+            self._live = None
 
 
-class TrainingView:
+class TrainingView(Phases):
     """Progress of a fleet: two live lines in a terminal, else one line per minute."""
 
     def __init__(self, to: Console = progress_console) -> None:
-        self.console = to
+        super().__init__(to)
         self.fleet: Fleet | None = None
         self.name = ""
         self._begun: list[Trainer] = []
-        self._bar = progress_bar()
-        self._task = self._bar.add_task("", total=None)
-        self._live = Live(self, console=to, transient=True, refresh_per_second=2)
-        self._printed, self._updated = time.monotonic(), -1.0
-        self._phases, self._phase = Phases(to, self._set_phase), ""
-
-    def __enter__(self) -> "TrainingView":
-        self._phases.__enter__()
-        if self.console.file.isatty() and not self.console.quiet:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._phases.__exit__()
-        self._live.stop()
-
-    def _set_phase(self, text: str) -> None:
-        self._phase = text
+        self._task = self.bar.add_task("", total=None)
+        self._updated = -1.0
 
     def __call__(self, fleet: "Fleet", member: "Trainer") -> None:
         """Count a training step."""
@@ -134,29 +137,28 @@ class TrainingView:
         if member not in self._begun:
             self._begun.append(member)
             if member.steps_done > 1:  # steps of an earlier process say nothing about the speed
-                self._bar.reset(self._task, **self._steps())
+                self.bar.reset(self._task, **self._steps())
         now = time.monotonic()
         if now - self._updated >= 1:
-            self._bar.update(self._task, **self._steps())
+            self.bar.update(self._task, **self._steps())
             self._updated = now
-        if not self._live.is_started and now - self._printed > LOG_SECONDS:
-            print_line(str(self), self.console)
-            self._printed = now
+        if self.is_time_for_a_line:
+            self.line(str(self))
 
     def _start(self, fleet: "Fleet") -> None:
         self.fleet, number = fleet, len(fleet.members)
         label = fleet.members[0].recipe.label if number == 1 else f"{number} runs"
         self.name = label if len(label) <= _NAME else label[: _NAME - 1] + "…"
-        self._bar.reset(self._task, description=self.name, **self._steps())
+        self.bar.reset(self._task, description=self.name, **self._steps())
 
     def __rich__(self) -> Group:
         """Return progress and remaining time, and a line with epoch, loss and speed."""
-        self._bar.update(self._task, **self._steps())
-        return Group(self._bar.get_renderable(), Text(self._details(), no_wrap=True, overflow="ellipsis"))
+        self.bar.update(self._task, **self._steps())
+        return Group(self.bar.get_renderable(), Text(self._details(), no_wrap=True, overflow="ellipsis"))
 
     def __str__(self) -> str:
         """Return everything on one line, for a log."""
-        task = self._bar.tasks[0]
+        task = self.bar.tasks[0]
         return f"{self.name}  {int(task.percentage)}%{time_left(task.time_remaining, '  ')}  {self._details()}"
 
     def _members(self) -> "list[Trainer]":
@@ -171,8 +173,8 @@ class TrainingView:
         return {"completed": done, "total": total}
 
     def _details(self) -> str:
-        if self._phase or self.fleet is None:
-            return self._phase or "starting"
+        if self.phase or self.fleet is None:
+            return self.phase or "starting"
         members, number = self._members(), len(self.fleet.members)
         running = [one for one in self._begun if one in members and one.steps_done < one.steps_total]
         finished, failed = sum(member.folder.done for member in members), len(self.fleet.failures)

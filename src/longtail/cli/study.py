@@ -3,7 +3,6 @@
 import argparse
 import json
 import shlex
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,18 +15,18 @@ from rich.console import Console
 from longtail._io import write_text
 from longtail._program import printable, program
 from longtail._registry import load_plugins
-from longtail.cli.launch import add_launch, joined_values, read_launch, submit_to_slurm, without_launch
+from longtail.cli.launch import add_launch, read_launch, submit_to_slurm
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
-from longtail.cli.show import LOG_SECONDS, Phases, console, print_line, progress_bar, progress_console, time_left
+from longtail.cli.show import Phases, console, print_line, progress_console, time_left
 from longtail.data import data_title
 from longtail.integrations.ray import run_on_ray
-from longtail.methods import METHODS, default_reference
+from longtail.methods import default_reference, parse_method
 from longtail.methods.params import parse_setting
 from longtail.study.captions import NO_DATA
 from longtail.study.conduct import Outcome, Searches, describe_plans, known_runs
 from longtail.study.decision import ENOUGH_SEEDS
 from longtail.study.estimate import estimate
-from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan
+from longtail.study.planning import SearchKey, StudyPlan, make_plan, read_plan, write_plan
 from longtail.study.record import read_studies
 from longtail.study.rendering import FORMATS, print_table
 from longtail.study.results import Results
@@ -56,12 +55,11 @@ def run(words: Sequence[str]) -> int:
     """Parse, run, print."""
     load_plugins()
     commands = {"beta": _beta, "table": _table}
-    command = f"{program()} study {shlex.join(without_launch(words))}"
     try:
         with Phases():
             if words and words[0] in commands:
-                return commands[words[0]](words[1:], command)
-            return _study(words or ["--help"], command)
+                return commands[words[0]](words[1:], f"{program()} study {shlex.join(words)}")
+            return _study(words or ["--help"])
     except StoppedError as stopped:
         for path, error in stopped.failed.items():
             print_line(f"{path} failed: {error}", progress_console)
@@ -69,7 +67,7 @@ def run(words: Sequence[str]) -> int:
         return 130
 
 
-def _study(words: Sequence[str], command: str) -> int:
+def _study(words: Sequence[str]) -> int:
     parser = _parser(
         "longtail study",
         _ABOUT,
@@ -85,12 +83,12 @@ def _study(words: Sequence[str], command: str) -> int:
     parser.flag("--commands", "print a command for each run that is not done", action="store_true")
     parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
     add_launch(parser)
-    given = parser.read(joined_values(words))
+    given = parser.read(words)
     with nullcontext() if given.plans else parser.errors_name_flags():  # the settings of a plan are no flags
-        return _run_study(given, words, command)
+        return _run_study(given)
 
 
-def _run_study(given: argparse.Namespace, words: Sequence[str], command: str) -> int:
+def _run_study(given: argparse.Namespace) -> int:
     launch = read_launch(given)
     wrong = [name for name in given.plans if not name.endswith(".toml")]
     if wrong:
@@ -100,9 +98,10 @@ def _run_study(given: argparse.Namespace, words: Sequence[str], command: str) ->
     content = _content(given)
     if given.dry_run or given.status:  # nothing is written
         content["recipe"]["cache"] = False
-    if launch and launch.on == "slurm":  # the machine that submits a job may have no GPU
-        content["recipe"]["device"] = "auto"
-    plans = [read_plan(name, content) for name in given.plans] or [make_plan({"seeds": 3, **content})]
+    slurm = launch is not None and launch.on == "slurm"
+    if slurm:  # this machine may have no GPU
+        _read_plans(given, {**content, "recipe": {**content["recipe"], "device": "auto"}})
+    plans = _read_plans(given, content, to_run=not slurm)
     if given.dry_run:
         print_line(describe_plans(plans, estimate=partial(estimate, together=given.together, from_start=True)))
         return 0
@@ -112,18 +111,24 @@ def _run_study(given: argparse.Namespace, words: Sequence[str], command: str) ->
         return 0
     if given.commands:
         return _print_commands(plans)
-    if launch and launch.on == "slurm":
-        return submit_to_slurm(launch, words, Path(plans[0].out))
+    if launch and slurm:
+        return submit_to_slurm(launch, plans, given.together)
     _print_notes(plans)
     fits = (describe_fit(run.recipe) for plan in plans for run in plan.runs())
     for line in dict.fromkeys(filter(None, fits)):
         print_line(line)
-    return _run(plans, given, launch, command)
+    commands = {f"{program()} study {shlex.quote(str(write_plan(plan)))}": plan for plan in plans}
+    return _run([Study(plan, command=command) for command, plan in commands.items()], given, launch)
 
 
-def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: argparse.Namespace | None, command: str) -> int:
-    """Train the plans, and print their results."""
-    studies = [Study(plan, command=command) for plan in plans]
+def _read_plans(given: argparse.Namespace, content: dict[str, Any], *, to_run: bool = True) -> list[StudyPlan]:
+    """Return the plans of a command line, checked if they will be run here."""
+    found = [read_plan(name, content, to_run=to_run) for name in given.plans]
+    return found or [make_plan({"seeds": 3, **content}, to_run=to_run)]
+
+
+def _run(studies: Sequence[Study], given: argparse.Namespace, launch: argparse.Namespace | None) -> int:
+    """Train studies, and print their results."""
     with View() as view:
         if launch:
             found = run_on_ray(
@@ -137,8 +142,8 @@ def _run(plans: Sequence[StudyPlan], given: argparse.Namespace, launch: argparse
             )
         else:
             found = run_studies(studies, given.together, view, _print_round, join=given.join, read=not given.join)
-    for plan, results in zip(plans, found, strict=True):
-        _print_results(plan, results, command)
+    for study, results in zip(studies, found, strict=True):
+        _print_results(study.plan, results, study.command)
     return _exit_code(found[0].outcome)
 
 
@@ -180,10 +185,10 @@ def _beta(words: Sequence[str], command: str) -> int:
     parser = _parser("longtail study beta", about, "--data NAME [--FLAG VALUE …]", method)
     given = parser.read(words)
     with parser.errors_name_flags():
-        return _search_beta(given, words, command)
+        return _search_beta(given, command)
 
 
-def _search_beta(given: argparse.Namespace, words: Sequence[str], command: str) -> int:
+def _search_beta(given: argparse.Namespace, command: str) -> int:
     content = _content(given) | {"methods": given.method, "betas": ["search"], "seeds": 1}
     content.setdefault("out", "runs/beta")
     if given.dry_run:  # nothing is written
@@ -204,22 +209,26 @@ def _search_beta(given: argparse.Namespace, words: Sequence[str], command: str) 
         _print_where(Path(plan.out) / "search", plan)
     for key, searched in searches.items():
         print_line(f"{searched.cells[0].data}: {searched.choice.reason}")
-        print_line(f"Next, test it with {ENOUGH_SEEDS} seeds: {_next_study(key, searched.beta, words)}")
+        file = write_plan(_next_plan(plan, key, searched.beta), plan.search_folder(key) / "test.toml")
+        print_line(f"Next, test it with {ENOUGH_SEEDS} seeds: {program()} study {shlex.quote(str(file))}")
     return _exit_code(outcome)
 
 
-def _next_study(key: SearchKey, beta: float, words: Sequence[str]) -> str:
-    """Return the command that compares the beta of a search with the usual reference, with the same settings."""
+def _next_plan(plan: StudyPlan, key: SearchKey, beta: float) -> StudyPlan:
+    """Return the plan that compares the beta of a search with the usual reference, with the same settings."""
     data, imbalance, method = key
-    own = ["data", "imbalance", "method", "out", "dry_run", *_SEARCH]
-    flags, kept = {f"--{name.replace('_', '-')}" for name in own}, True
-    settings = []
-    for word in words:
-        kept = word.partition("=")[0] not in flags if word.startswith("--") else kept
-        settings += [word] if kept else []
-    made = ["--data", data, *(["--imbalance", f"{imbalance:g}"] if imbalance is not None else [])]
-    made += ["--methods", default_reference(()), f"{method}:{METHODS[method].beta}={beta:g}"]
-    return f"{program()} study {shlex.join([*made, '--seeds', str(ENOUGH_SEEDS), *settings])}"
+    reference = default_reference(())
+    chosen = f"{method}{',' if ':' in method else ':'}{parse_method(method)[0].beta}={beta:g}"
+    return replace(
+        plan,
+        data=(data,),
+        imbalance=() if imbalance is None else (imbalance,),
+        methods=(reference, chosen),
+        betas=("recipe",),
+        seeds=tuple(range(ENOUGH_SEEDS)),
+        out=StudyPlan.out,
+        reference=reference,
+    )
 
 
 def _table(words: Sequence[str], command: str) -> int:
@@ -331,38 +340,22 @@ def _exit_code(outcome: Outcome | None) -> int:
     return 1 if left else 0
 
 
-class View:
+class View(Phases):
     """A line per finished run, and a progress bar; without a terminal, a line per minute instead of the bar."""
 
     def __init__(self, to: Console = progress_console) -> None:
-        self.console = to
-        self.bar = progress_bar(console=to, transient=True, disable=not to.is_terminal)
+        super().__init__(to)
         self._task = self.bar.add_task("starting", total=None)
-        self._phases = Phases(to, lambda text: self.bar.update(self._task, description=text or "working"))
-        self._printed = time.monotonic()
-
-    def __enter__(self) -> "View":
-        self.bar.start()
-        self._phases.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._phases.__exit__()
-        self.bar.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show the progress."""
         finished, total = len(progress.finished), len(progress.runs)
         for place, run in enumerate(progress.news, finished - len(progress.news) + 1):
-            self._line(f"{place}/{total} {run.path.name}: {_recall(run)}")
+            self.line(f"{place}/{total} {run.path.name}: {_recall(run)}")
         (epochs, of), done = progress.epochs(), f"{finished}/{total} runs done"
         self.bar.update(self._task, description=done, completed=epochs, total=of)
-        if self.bar.disable and time.monotonic() - self._printed > LOG_SECONDS:
-            self._line(f"{done}, {epochs:,}/{of:,} epochs{time_left(self.bar.tasks[0].time_remaining)}")
-
-    def _line(self, text: str) -> None:
-        self._printed = time.monotonic()
-        print_line(text, self.console)
+        if self.is_time_for_a_line:
+            self.line(f"{done}, {epochs:,}/{of:,} epochs{time_left(self.bar.tasks[0].time_remaining)}")
 
 
 def _recall(run: Run) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from longtail._io import read_json
-from longtail._program import printable, program, sentence_of
+from longtail._program import count, printable, program, sentence_of, some_of
 from longtail._registry import load_plugins
 from longtail.cli import check_interrupted
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
@@ -131,7 +131,7 @@ def _shown_defaults(words: Sequence[str]) -> tuple[dict[str, Any], str]:
     try:
         one_each = {name: [value] for name, value in settings.items()}
         (recipe,), _ = make_recipes(given.source, one_each, quick=True)
-    except (ValueError, OSError):  # the command itself will say what is wrong
+    except (ValueError, OSError, ImportError):  # the command itself will say what is wrong
         return Recipe().settings() | dict.fromkeys(settings_of_data()), _NO_DATA
     shown = name_in_label(recipe.data)
     return recipe.settings(), f"\n\nDefaults are those of {recipe.method} on {shown}."
@@ -239,8 +239,7 @@ def _how_to_resume(waiting: Sequence[RunFolder]) -> str:
 def _report_skipped(folder: RunFolder) -> None:
     skipped = sorted(read_json(folder.unreadable_file, {str: str})) if folder.unreadable_file.exists() else []
     if skipped:
-        named = ", ".join(skipped[:_NAMED]) + (", …" if len(skipped) > _NAMED else "")
-        images = f"{len(skipped)} image{'' if len(skipped) == 1 else 's'}"
+        images, named = count(len(skipped), "image"), some_of(skipped, _NAMED)
         _warn(f"Skipped {images} that could not be read ({named}); see {folder.unreadable_file}.")
 
 

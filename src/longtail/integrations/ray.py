@@ -121,15 +121,15 @@ def _is_shared(ray: Any, plans: Sequence[StudyPlan]) -> bool:
             file.touch()
             stack.callback(file.unlink, missing_ok=True)
         nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
-        look = ray.remote(num_cpus=0)(_look)
-        looks = [
-            look.options(scheduling_strategy=place.NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+        check = ray.remote(num_cpus=0)(_sees)
+        checks = [
+            check.options(scheduling_strategy=place.NodeAffinitySchedulingStrategy(node, soft=False)).remote(
                 str(Path.cwd()), [str(Path(plan.out) / name) for plan in plans]
             )
             for node in nodes
         ]
         seen = []
-        for host, ref in zip(nodes.values(), looks, strict=True):
+        for host, ref in zip(nodes.values(), checks, strict=True):
             try:
                 found, version = ray.get(ref)
             except ray.exceptions.RayError as error:
@@ -141,7 +141,7 @@ def _is_shared(ray: Any, plans: Sequence[StudyPlan]) -> bool:
         return all(seen)
 
 
-def _look(here: str, files: Sequence[str]) -> tuple[bool, str]:
+def _sees(here: str, files: Sequence[str]) -> tuple[bool, str]:
     shared = Path(here).is_dir() and all((Path(here) / file).exists() for file in files)
     return shared, metadata.version("longtail")
 
@@ -180,7 +180,7 @@ class _Crew:
         return Outcome(tuple(done), failed, tuple(left))
 
     def hand_out(self, runs: Sequence[PlannedRun], more: More) -> Outcome:
-        """Give every task some runs, and write the folders that it sends back."""
+        """Send runs to tasks, and write the run folders that they return."""
         runs = list(runs)
         progress, failed, elsewhere = Progress(runs), dict[str, str](), list[PlannedRun]()
         waiting = deque(run for run in runs if not run.folder.done)
@@ -268,7 +268,7 @@ def _cause_of(error: Exception) -> str:
     if isinstance(cause, Exception):
         return sentence_of(cause)
     said = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
-    return f"Expected the processes of Ray to live, but one ended {_RETRIES + 1} times: {said}."
+    return f"A worker process of Ray ended {_RETRIES + 1} times: {said}."
 
 
 def _store(run: PlannedRun, found: dict[str, bytes] | str) -> dict[str, str]:

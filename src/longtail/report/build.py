@@ -215,7 +215,7 @@ def _search_content(search: _Search, drawings: dict[str, Drawing]) -> dict[str, 
 def _unfinished(folders: Sequence[Path | str], record: Recorded) -> list[str]:
     failed = {Path(name).name for name in record.failed}
     begun = (file.parent for path in map(Path, folders) for file in path.rglob("recipe.toml"))
-    begun = (path for path in begun if not RunFolder(path).is_pilot)
+    begun = (path for path in begun if RunFolder(path).has_trained and not RunFolder(path).is_pilot)
     return sorted(path.name for path in begun if not (path / "result.json").exists() and path.name not in failed)
 
 

@@ -13,6 +13,7 @@ from longtail.classes import describe_groups
 from longtail.methods import default_reference
 from longtail.study.record import STUDY_FILE, Choice, missing_of, read_search, read_studies
 from longtail.study.runs import HELD_WORDS, SEARCH_FILE, Cell, Run, find_cell, held_out, ordered
+from longtail.train.recipe import Recipe
 
 NO_DATA = "there is neither test nor validation data"
 _UNKNOWN = "how β was chosen is not recorded"
@@ -147,40 +148,58 @@ def numbers(values: Sequence[int]) -> str:
 
 def caption_of(cells: Sequence[Cell], *, selected: str = "") -> str:
     """Return how the runs of a table were made: runs, seeds, epochs, measures, data, selection."""
-    runs = [run for cell in cells for run in cell.runs]
+    beta = selected or f"{_UNKNOWN} with these runs"
+    facts = [
+        *_runs(cells),
+        _epochs([run for cell in cells for run in cell.runs]),
+        *map(_groups, cells),
+        how_measured(cells),
+        *_subsets([cell.recipe for cell in cells if cell.recipe.imbalance is not None]),
+        *_held_out(cells),
+        *([beta] if selected or any(cell.beta is not None for cell in cells) else []),
+        *(f"{name}: {text}" for cell, name in named(cells) if (text := _measured_beta(cell))),
+        *(f"{name}: {text}" for cell, name in named(cells) if (text := _chosen_decay(cell))),
+        *(f"{name} {cell.predicts}" for cell, name in named(ordered(cells)) if cell.underfitted_runs),
+    ]
+    text = "; ".join(dict.fromkeys(facts))
+    return text[0].upper() + text[1:] + "."
+
+
+def _runs(cells: Sequence[Cell]) -> list[str]:
+    """Seeds, folds, and the number of runs."""
     sizes = sorted({len(cell.runs) for cell in cells})
     seeds = {seed for cell in cells for seed in cell.seeds}
     over = f"seed{'s' * (len(seeds) > 1)} {numbers(list(seeds))}"
     folds = sorted({cell.recipe.folds for cell in cells if len({fold for _, fold in cell.places}) > 1})
     over = f"{', '.join(map(str, folds))} folds and {over}" if folds else over
-    parts = [f"Mean ± SD over {over}" if sizes[-1] > 1 else f"One run each, {over}"]
-    parts += [f"{len(runs)} runs in total"] if len(runs) > 1 else []
-    parts += [f"{sizes[0]} to {sizes[-1]} runs per row"] if len(sizes) > 1 else []
+    facts = [f"Mean ± SD over {over}" if sizes[-1] > 1 else f"One run each, {over}"]
+    total = sum(len(cell.runs) for cell in cells)
+    facts += [f"{total} runs in total"] if total > 1 else []
+    return [*facts, f"{sizes[0]} to {sizes[-1]} runs per row"] if len(sizes) > 1 else facts
+
+
+def _epochs(runs: Sequence[Run]) -> str:
+    """How long training was, and which epoch is reported."""
     epochs = sorted({"+".join(map(str, run.result["epochs"])) for run in runs}, key=lambda text: (len(text), text))
     reported = ", ".join(sorted({run.result["reported"] for run in runs}))
-    early = any(run.recipe.patience for run in runs)
     length = f"{', '.join(epochs)} epoch{'' if epochs == ['1'] else 's'}"
-    parts.append(f"{'up to ' * early}{length}{' with early stopping' * early}, {reported}")
-    for cell in cells:
-        groups = cell.runs[0].result["groups"]
-        text = "/".join(groups) + " of " + "/".join(str(len(one)) for one in groups.values()) + " classes"
-        made = cell.runs[0].result.get("groups_from", "")
-        each = describe_groups(groups, cell.runs[0].result.get("counts"))
-        parts.append(f"{text} ({made}; {each})" if made else text)
-    parts.append(how_measured(cells))
-    subsets = [cell.recipe for cell in cells if cell.recipe.imbalance is not None]
-    if subsets:
-        own = "drawn with the seed of each run"
-        drawn = {own if recipe.subset_seed == "run" else f"seed {recipe.subset_seed}" for recipe in subsets}
-        parts.append(f"long-tailed subset: {', '.join(sorted(drawn))}")
-    parts += _held_out(cells)
-    if selected or any(cell.beta is not None for cell in cells):
-        parts.append(selected or f"{_UNKNOWN} with these runs")
-    parts += [f"{name}: {text}" for cell, name in named(cells) if (text := _measured_beta(cell))]
-    parts += [f"{name}: {text}" for cell, name in named(cells) if (text := _chosen_decay(cell))]
-    parts += [f"{name} {cell.predicts}" for cell, name in named(ordered(cells)) if cell.underfitted_runs]
-    text = "; ".join(dict.fromkeys(parts))
-    return text[0].upper() + text[1:] + "."
+    early = any(run.recipe.patience for run in runs)
+    return f"up to {length} with early stopping, {reported}" if early else f"{length}, {reported}"
+
+
+def _groups(cell: Cell) -> str:
+    """The groups of classes, their sizes, and how they were made."""
+    result = cell.runs[0].result
+    groups, made = result["groups"], result.get("groups_from", "")
+    text = f"{'/'.join(groups)} of {'/'.join(str(len(one)) for one in groups.values())} classes"
+    return f"{text} ({made}; {describe_groups(groups, result.get('counts'))})" if made else text
+
+
+def _subsets(recipes: Sequence[Recipe]) -> list[str]:
+    """How long-tailed subsets were drawn."""
+    own = "drawn with the seed of each run"
+    drawn = {own if recipe.subset_seed == "run" else f"seed {recipe.subset_seed}" for recipe in recipes}
+    return [f"long-tailed subset: {', '.join(sorted(drawn))}"] if drawn else []
 
 
 def _held_out(cells: Sequence[Cell]) -> list[str]:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from longtail._io import map_files
+from longtail._program import count
 from longtail.data import data_title
 from longtail.study.planning import PlannedRun, SearchKey, StudyPlan
 from longtail.study.search import SearchResult, search_runs
@@ -32,7 +33,7 @@ More = Callable[[], Sequence[PlannedRun]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the runs."""
+    """The outcome of the runs."""
 
     done: tuple[PlannedRun, ...]
     failed: dict[str, str]
@@ -122,9 +123,9 @@ def describe_plans(plans: Sequence[StudyPlan], *, searches_only: bool = False, e
     left = [run for run in ahead if not run.folder.done]
     each, total = ({}, 0.0) if estimate is None else estimate(left)
     about = f"; about {timedelta(seconds=math.ceil(total))} left" if each else ""
-    lines = [f"{len(ahead)} runs, {len(ahead) - len(left)} done{about}:"]
+    lines = [f"{count(len(ahead), 'run')}, {len(ahead) - len(left)} done{about}:"]
     for run in ahead:
-        state = "done" if run.folder.done else "started" if run.folder.begun else "to do"
+        state = "done" if run.folder.done else "started" if run.folder.has_trained else "to do"
         seconds = f"  {timedelta(seconds=math.ceil(each[run.path]))}" if run.path in each else ""
         lines.append(f"  {state:<8} {run.path}{seconds}")
     for plan, found in zip(plans, searches, strict=True):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from longtail._program import some_of
+from longtail._program import count, some_of
 from longtail.methods import METHODS
 from longtail.study.captions import NO_DATA, measured_on
 from longtail.study.comparisons import Contrast, Reference, contrasts_with
@@ -32,73 +32,120 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
     """Return which method to use on one data set, by recall over all classes.
 
     The reference is kept unless another method is significantly better (two-sided t-tests, paired by seed, with Holm's
-    correction, as in the tables). Of several methods that are better the highest is used. Of two without a significant
-    difference the simpler is used, if it is the reference or not lower than it: fewer stages, additional networks,
-    post-hoc steps and parameters; of equally simple ones that of a plugin comes last. A method of which more than half
-    of the runs are underfitted is never recommended.
+    correction, as in the tables). If several methods are better, the one with the highest recall is used. If two do not
+    differ significantly, the simpler one is used, unless its recall is lower than the reference's: the one with fewer
+    stages, additional networks, post-hoc steps and parameters; methods of plugins come last. A method with more than
+    half of its runs underfitted is never recommended.
     """
     split = held_out(cells)
     if split is None:
         return Decision(None, f"No method is recommended: {NO_DATA}.")
-    measure, on = partial(Run.recall, part=split), measured_on(cells)
-    titles = dict(zip(cells, distinct_titles(cells), strict=True))
-    means = {cell: cell.summary(measure).mean for cell in cells}
-    usable = [cell for cell in cells if not cell.underfitted and math.isfinite(means[cell])]
-    weak = [f"{titles[cell]} {cell.predicts}" for cell in cells if cell.underfitted]
-    if not usable:
-        why = "; ".join(weak) if len(weak) < 3 else f"all {len(weak)} are underfitted: {some_of(weak, 1)}"
+    facts = _Facts.of(cells, split)
+    if not facts.usable:
+        many = f"all {len(facts.weak)} are underfitted: {some_of(facts.weak, 1)}"
+        why = many if len(facts.weak) > 2 else "; ".join(facts.weak)
         return Decision(None, f"No method is recommended: {why or 'recall is undefined'}. Train for more epochs.")
-    left = f" Left out, because most runs are underfitted: {'; '.join(weak)}; train for more epochs." if weak else ""
-    alike = max(same_settings(usable), key=len)
-    other = [titles[cell] for cell in usable if cell not in alike]
-    left += f" Not compared, because settings differ: {some_of(other)}." if other else ""
-    if len(alike) == 1:
-        text = f"recall over all classes {means[alike[0]]:.1f} % on {on}"
-        if weak and not other:
-            only = "it is the only method that is not underfitted"
-            seeds = len({run.recipe.seed for run in alike[0].runs})
-            left += f" {seeds} seeds: run at least {ENOUGH_SEEDS} before choosing." if seeds < ENOUGH_SEEDS else ""
-            return Decision(alike[0], f"Use {titles[alike[0]]}: {only}; {text}.{_some_underfitted(alike[0])}{left}")
-        hint = "Run another method with the same settings to compare it with."
-        what = "was run" if len(cells) == 1 else "can be judged"
-        return Decision(alike[0], f"Only {titles[alike[0]]} {what}: {text}.{_some_underfitted(alike[0])}{left} {hint}")
-
-    def test(against: Cell) -> list[Contrast]:
-        return contrasts_with(against, [cell for cell in alike if cell is not against], measure, titles)
-
-    method = reference if isinstance(reference, str) else reference(alike)
-    first = kept = find_cell(alike, method) or min(alike, key=_complexity)
-    tests = test(first)
+    if len(facts.alike) == 1:
+        return _without_comparison(facts, facts.alike[0])
+    first = find_cell(facts.alike, reference if isinstance(reference, str) else reference(facts.alike))
+    first = first or min(facts.alike, key=_complexity)
+    tests = facts.test(first)
     if all(one.found is None for one in tests):
-        best, second = sorted(alike, key=lambda cell: -means[cell])[:2]
-        text = f"{titles[best]} has the highest recall over all classes, {means[best]:.1f} % on {on}, "
-        text += f"{means[best] - means[second]:.1f} points above {titles[second]}, but"
-        if means[best] == means[second]:
-            text = f"{titles[best]} and {titles[second]} have the same recall over all classes, {means[best]:.1f} % on "
-            text += f"{on};"
-        text += f" there is no test: {' or '.join(dict.fromkeys(one.note for one in tests))}."
-        return Decision(None, f"{text}{left} Run at least {ENOUGH_SEEDS} seeds before choosing.")
+        return _without_tests(facts, tests)
+    kept = _choose(facts, first, tests)
+    decided = {one.cell: one.p_value for one in tests}.get(kept)  # the test that decided, with its own correction
+    shown = [replace(one, corrected=decided) if one.cell is first else one for one in facts.test(kept)]
+    parts = [_text(kept, shown, facts.means[kept], facts.on), _less_accurate(kept, facts), _some_underfitted(kept)]
+    return Decision(kept, "".join([*parts, facts.left]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Facts:
+    """What is known about the methods on one data set."""
+
+    cells: Sequence[Cell]
+    split: Held
+    on: str
+    """The data of the split, in words."""
+    titles: Mapping[Cell, str]
+    means: Mapping[Cell, float]
+    """Recall over all classes."""
+    usable: Sequence[Cell]
+    """Those that are not underfitted."""
+    alike: Sequence[Cell]
+    """The usable ones that may be compared, because they have the same settings."""
+    weak: Sequence[str]
+    """A sentence for each that is underfitted."""
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell], split: Held) -> "_Facts":
+        titles = dict(zip(cells, distinct_titles(cells), strict=True))
+        means = {cell: cell.summary(partial(Run.recall, part=split)).mean for cell in cells}
+        usable = [cell for cell in cells if not cell.underfitted and math.isfinite(means[cell])]
+        alike = max(same_settings(usable), key=len, default=[])
+        weak = [f"{titles[cell]} {cell.predicts}" for cell in cells if cell.underfitted]
+        return cls(cells, split, measured_on(cells), titles, means, usable, alike, weak)
+
+    @property
+    def other(self) -> list[str]:
+        """The usable methods with other settings."""
+        return [self.titles[cell] for cell in self.usable if cell not in self.alike]
+
+    @property
+    def left(self) -> str:
+        """Sentences about the methods that were left out."""
+        weak = f" Left out, because most runs are underfitted: {'; '.join(self.weak)}; train for more epochs."
+        other = f" Not compared, because settings differ: {some_of(self.other)}."
+        return weak * bool(self.weak) + other * bool(self.other)
+
+    def test(self, against: Cell) -> list[Contrast]:
+        """Test the other methods against one."""
+        others = [cell for cell in self.alike if cell is not against]
+        return contrasts_with(against, others, partial(Run.recall, part=self.split), self.titles)
+
+
+def _without_comparison(facts: _Facts, cell: Cell) -> Decision:
+    title, only = facts.titles[cell], facts.weak and not facts.other
+    text = f"recall over all classes {facts.means[cell]:.1f} % on {facts.on}.{_some_underfitted(cell)}{facts.left}"
+    if not only:
+        what = "was run" if len(facts.cells) == 1 else "can be judged"
+        hint = "Run another method with the same settings to compare it with."
+        return Decision(cell, f"Only {title} {what}: {text} {hint}")
+    seeds = len(set(cell.seeds))
+    hint = f" {count(seeds, 'seed')}: run at least {ENOUGH_SEEDS} before choosing." if seeds < ENOUGH_SEEDS else ""
+    return Decision(cell, f"Use {title}: it is the only method that is not underfitted; {text}{hint}")
+
+
+def _without_tests(facts: _Facts, tests: Sequence[Contrast]) -> Decision:
+    best, second = sorted(facts.alike, key=lambda cell: -facts.means[cell])[:2]
+    names, highest = (facts.titles[best], facts.titles[second]), f"{facts.means[best]:.1f} % on {facts.on}"
+    apart = facts.means[best] - facts.means[second]
+    text = f"{names[0]} and {names[1]} have the same recall over all classes, {highest}; there is no test"
+    if apart:
+        text = f"{names[0]} has the highest recall over all classes, {highest}, {apart:.1f} points above {names[1]}, "
+        text += "but there is no test"
+    why = " or ".join(dict.fromkeys(one.note for one in tests))
+    return Decision(None, f"{text}: {why}.{facts.left} Run at least {ENOUGH_SEEDS} seeds before choosing.")
+
+
+def _choose(facts: _Facts, reference: Cell, tests: Sequence[Contrast]) -> Cell:
+    """Return the best of the methods that are significantly better, or a simpler one that is as good."""
     better = [one.cell for one in tests if one.p_value < SIGNIFICANT and one.difference > 0]
     if better:
-        kept = max(better, key=lambda cell: means[cell])
-        near = [one.cell for one in test(kept) if one.cell in better and not one.p_value < SIGNIFICANT]
-    else:
-        same = [one for one in tests if not one.p_value < SIGNIFICANT and (one.found is not None or not one.difference)]
-        near = [one.cell for one in same if one.difference >= 0]
-    kept = min([kept, *near], key=_complexity)  # the first of equally simple ones
-    decided = {one.cell: one.p_value for one in tests}.get(kept)  # the test that decided, with its own correction
-    shown = [replace(one, corrected=decided) if one.cell is first else one for one in test(kept)]
-    text = _text(kept, shown, means[kept], on) + _less_accurate(kept, alike, split, titles)
-    return Decision(kept, text + _some_underfitted(kept) + left)
+        best = max(better, key=lambda cell: facts.means[cell])
+        near = [one.cell for one in facts.test(best) if one.cell in better and not one.p_value < SIGNIFICANT]
+        return min([best, *near], key=_complexity)  # the first of equally simple ones
+    same = [one for one in tests if not one.p_value < SIGNIFICANT and (one.found is not None or not one.difference)]
+    return min([reference, *(one.cell for one in same if one.difference >= 0)], key=_complexity)
 
 
-def _less_accurate(kept: Cell, cells: Sequence[Cell], split: Held, titles: Mapping[Cell, str]) -> str:
+def _less_accurate(kept: Cell, facts: _Facts) -> str:
     """A sentence if the accuracy of another method is higher by a point or more: that is what rare classes cost."""
-    found = {cell: cell.summary(partial(Run.share, name="accuracy", part=split)).mean for cell in cells}
+    found = {cell: cell.summary(partial(Run.share, name="accuracy", part=facts.split)).mean for cell in facts.alike}
     best = max(found, key=lambda cell: (not math.isnan(found[cell]), found[cell]))
     if not found[best] - found[kept] >= 1:
         return ""
-    return f" Its accuracy is {found[kept]:.1f} %, that of {titles[best]} {found[best]:.1f} %."
+    return f" Its accuracy is {found[kept]:.1f} %, that of {facts.titles[best]} {found[best]:.1f} %."
 
 
 def _some_underfitted(cell: Cell) -> str:

@@ -1,19 +1,21 @@
 """Training of a plan's runs on the devices of this machine: finished runs are skipped, stopped ones continue."""
 
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.multiprocessing
 
 from longtail._checks import check_integer
 from longtail._claims import LostClaimError
-from longtail._io import stop_signals
+from longtail._io import read_json, stop_signals, write_json
 from longtail._program import sentence_of
 from longtail.study.conduct import More, Outcome
 from longtail.study.planning import PlannedRun
@@ -25,6 +27,9 @@ from longtail.train.trainer import StoppedError, Trainer
 _WATCH_SECONDS = 0.5
 _LONGEST_PAUSE = 10.0  # seconds between two checks of runs that other processes hold
 _PATIENCE = 16  # runs that are checked one by one before all that wait are checked together
+
+WorkOn = Callable[[torch.device], dict[str, str]]
+"""Trains on a device together with other processes that do the same, and returns why runs failed."""
 
 
 def devices(runs: Sequence[PlannedRun]) -> list[torch.device]:
@@ -46,6 +51,7 @@ def execute(
     watch: Callable[[], None] = lambda: None,
     more: More = lambda: (),
     worker: Worker | None = None,
+    work: WorkOn | None = None,
 ) -> Outcome:
     """Train the runs that are not done.
 
@@ -57,6 +63,8 @@ def execute(
         watch: called every half second while runs are trained.
         more: called as often; returns runs that join them, before those that wait.
         worker: this process among others that work on the same runs; runs that others hold are waited for.
+        work: what a process per device does if there are several devices; default: it trains ``runs``. It must also
+            train those that join them.
 
     Returns:
         what is done and what failed. After SIGTERM or Ctrl-C the runs are saved, and ``StoppedError`` is raised.
@@ -72,16 +80,26 @@ def execute(
         runs.extend(new)
         return [run for run in new if not run.folder.done]
 
+    def watch_all() -> None:
+        joining()
+        watch()
+
     places = devices(waiting) if on is None else list(on)
-    if len(places) > 1 and len(waiting) > 1:
-        failed = _distribute(waiting, places, together=together, watch=watch, more=joining, worker=here)
-        elsewhere = set[Path]()
+    several = len(places) > 1 and len(waiting) > 1
+    error, elsewhere = "", set[Path]()
+    if several:
+        work = work or partial(_train_runs, waiting, together, here.began)
+        failed, error = _on_each(places, work, watch_all)
     else:
-        work = _Work(places[0], together, here, watch, joining)
-        work.run(waiting)
-        failed, elsewhere = work.failed, work.elsewhere
+        here_alone = _Work(places[0], together, here, watch, joining)
+        here_alone.run(waiting)
+        failed, elsewhere = here_alone.failed, here_alone.elsewhere
     found = here.done_of(runs)
     done = {run.path for run in found}  # also by other processes
+    left = [run for run in runs if run.path not in done and str(run.path) not in failed] if several else []
+    if left and error:
+        raise ValueError(error)
+    failed |= {str(run.path): "its process ended early" for run in left}
     return Outcome(
         tuple(found),
         {path: why for path, why in failed.items() if Path(path) not in done},
@@ -98,8 +116,6 @@ class _Work:
     worker: Worker
     watch: Callable[[], None] = lambda: None
     more: More = lambda: ()
-    expects_more: Callable[[], bool] = lambda: False
-    """Whether runs may still join, for which an idle process waits."""
     failed: dict[str, str] = field(default_factory=dict)
     elsewhere: set[Path] = field(default_factory=set)
     waiting: deque[PlannedRun] = field(default_factory=deque)
@@ -109,7 +125,7 @@ class _Work:
     """The runs that are trained, and the claims on them."""
     _fleet: Fleet = field(init=False)
     _watched: float = 0.0
-    _look_again: float = 0.0
+    _next_check: float = 0.0
 
     def run(self, runs: Sequence[PlannedRun]) -> None:
         """Train all runs, and those that join them, as one fleet."""
@@ -121,7 +137,7 @@ class _Work:
             try:
                 for _ in fleet.steps():
                     if time.monotonic() - self._watched > _WATCH_SECONDS:
-                        self._look_around()
+                        self._watch_runs()
             except StoppedError as stopped:
                 self._settle(())
                 raise StoppedError(str(stopped), self.failed) from None
@@ -129,7 +145,7 @@ class _Work:
                 self._settle(())
                 self.watch()
 
-    def _look_around(self) -> None:
+    def _watch_runs(self) -> None:
         """Keep failures, report progress, and let runs join."""
         self._settle(self._fleet.members)
         self.watch()
@@ -137,7 +153,7 @@ class _Work:
         self._watched = time.monotonic()
 
     def _settle(self, members: Sequence[Trainer]) -> None:
-        """Keep why runs failed instead of their trainers, and let go of runs that are no longer members."""
+        """Record the errors of failed runs, and release the claims on runs that have ended."""
         for member, error in self._fleet.failures:
             run, _ = self._held[member.folder.path]
             if isinstance(error, BlockingIOError | LostClaimError):
@@ -158,16 +174,16 @@ class _Work:
         self._settle(self._fleet.members)
         while True:
             began = time.monotonic()
-            if not self.worker.joins or began > self._look_again:  # not after every step
+            if not self.worker.joins or began > self._next_check:  # not after every step
                 found = self._find()
                 if found is not None or not self.worker.joins:
                     return found
                 took = time.monotonic() - began
-                self._look_again = time.monotonic() + min(max(_WATCH_SECONDS, 10 * took), _LONGEST_PAUSE)
-            if self._fleet.members or not (self.waiting or self.expects_more()):
+                self._next_check = time.monotonic() + min(max(_WATCH_SECONDS, 10 * took), _LONGEST_PAUSE)
+            if self._fleet.members or not self.waiting:
                 return None
             time.sleep(_WATCH_SECONDS)
-            self._look_around()
+            self._watch_runs()
 
     def _find(self) -> Trainer | None:
         """Open the next run that is neither done nor failed, nor held by another process."""
@@ -209,7 +225,7 @@ class _Work:
         return True
 
     def _leave(self, run: PlannedRun) -> None:
-        """Leave a run to the process that holds it; if this one joined others, look again later."""
+        """Leave a run to the process that holds it; if this one joined others, try it again later."""
         if self.worker.joins:
             self.waiting.append(run)
         else:
@@ -238,93 +254,57 @@ def _first_of_each(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return list(found.values())
 
 
-def _distribute(
-    runs: Sequence[PlannedRun],
-    places: Sequence[torch.device],
-    *,
-    together: int | None,
-    watch: Callable[[], None],
-    more: More,
-    worker: Worker,
-) -> dict[str, str]:
-    """Train on several devices, each with a worker process that takes the next run, and return why runs failed."""
+def _on_each(places: Sequence[torch.device], work: WorkOn, watch: Callable[[], None]) -> tuple[dict[str, str], str]:
+    """Call ``work`` in a process per device.
+
+    Returns:
+        why runs failed, and the first error that ended a process.
+    """
     context = torch.multiprocessing.get_context("spawn")
-    ends = [context.Pipe() for _ in places]
-    processes = [
-        context.Process(target=_work_on, args=(device, runs, theirs, together, worker.began))
-        for device, (_, theirs) in zip(places, ends, strict=True)
-    ]
-    given, failed = list(runs), dict[str, str]()
-    running: list[list[Path]] = [[] for _ in places]
-
-    def collect() -> bool:
-        """Read what the workers report; whether one is alive."""
-        alive = [process.is_alive() for process in processes]
-        for number, (pipe, _) in enumerate(ends):
-            with suppress(EOFError, OSError):  # it ended
-                while pipe.poll():
-                    new, running[number] = pipe.recv()
-                    failed.update(new)
-        worker.update([path for number, paths in enumerate(running) if alive[number] for path in paths])
-        watch()
-        return any(alive)
-
-    def lost() -> list[PlannedRun]:
-        """Return the runs that are neither done nor failed."""
-        left = [run for run in given if str(run.path) not in failed]
-        done = {run.path for run in worker.done_of(left)}
-        return [run for run in left if run.path not in done]
-
     signals: list[int] = []
-    told = closed = False
-    with stop_signals(signals.append):
-        for process, (_, theirs) in zip(processes, ends, strict=True):
+    with TemporaryDirectory() as folder, stop_signals(signals.append):
+        reports = [Path(folder) / f"{number}.json" for number in range(len(places))]
+        processes = [
+            context.Process(target=_report, args=(work, device, report))
+            for device, report in zip(places, reports, strict=True)
+        ]
+        for process in processes:
             process.start()
-            theirs.close()  # so that the end of the process is seen
-        while collect():
-            if signals and not told:
-                told = True
-                for process in processes:
-                    process.terminate()  # SIGTERM: they save and stop
-            if not (signals or closed):
-                ended = not worker.running and not lost()  # before runs that follow them are asked for
-                new = list(more())
-                if new or ended:
-                    closed = not new
-                    given += new
-                    for pipe, _ in ends:
-                        with suppress(OSError):  # it ended
-                            pipe.send(new)
-            time.sleep(_WATCH_SECONDS)
+        try:
+            while any(process.is_alive() for process in processes) and not signals:
+                watch()
+                time.sleep(_WATCH_SECONDS)
+        finally:
+            for process in processes:
+                process.terminate()  # one that is alive saves and stops
+            for process in processes:
+                process.join()
+        found = [read_json(report) for report in reports if report.exists()]  # not of a process that was killed
+    failed = {path: why for one in found for path, why in one["failed"].items()}
     if signals:
         raise StoppedError("Stopped; unfinished runs are saved.", failed)
-    return {**failed, **{str(run.path): "its process ended early" for run in lost()}}
+    return failed, next((one["error"] for one in found if one["error"]), "")
 
 
-def _work_on(
-    device: torch.device, runs: Sequence[PlannedRun], pipe: Connection, together: int | None, began: float
-) -> None:
-    """Train runs until the other end of the pipe sends no more, or is gone."""
-    closed, reported = False, 0
+def _report(work: WorkOn, device: torch.device, report: Path) -> None:
+    """Write why runs failed, or the error that ended this process, to a file."""
+    failed, error = dict[str, str](), ""
+    try:
+        failed = work(device)
+    except StoppedError as stopped:
+        failed = stopped.failed
+    except Exception as other:  # of a plugin too
+        error = sentence_of(other)
+    write_json(report, {"failed": failed, "error": error})
 
-    def more() -> list[PlannedRun]:
-        nonlocal closed
-        found: list[PlannedRun] = []
-        with suppress(EOFError, OSError):
-            while not closed and pipe.poll():
-                closed = True  # unless something comes
-                new = pipe.recv()
-                closed = not new
-                found += new
-        return found
 
-    def report() -> None:
-        nonlocal reported
-        new = dict(list(work.failed.items())[reported:])
-        reported += len(new)
-        with suppress(OSError):  # the other end is closed
-            pipe.send((new, work.worker.running))
+def _train_runs(runs: Sequence[PlannedRun], together: int | None, began: float, device: torch.device) -> dict[str, str]:
+    worker = Worker(joins=True, began=began)
+    return execute(runs, together=together, on=[device], watch=stop_with_parent, worker=worker).failed
 
-    work = _Work(device, together, Worker(joins=True, began=began), report, more, lambda: not closed)
-    with suppress(StoppedError):
-        work.run(runs)
+
+def stop_with_parent() -> None:
+    """Stop this process if the one that started it was killed."""
+    parent = torch.multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        signal.raise_signal(signal.SIGTERM)

@@ -4,26 +4,27 @@ A plan is made from plain data (:func:`make_plan`) or a TOML file (:func:`read_p
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from longtail._checks import check_integer, check_number
-from longtail._io import map_files, read_toml, reading
+from longtail._io import import_extra, map_files, read_toml, reading, write_text
 from longtail.data import CATALOG
 from longtail.methods import AUTO, METHODS, default_reference, parse_method
 from longtail.models import check_name
 from longtail.study.search_rule import SearchPlan
 from longtail.train.folder import RunFolder
 from longtail.train.launch import make_recipe
-from longtail.train.recipe import Recipe, name_in_label, parameter_names, pick_device
+from longtail.train.recipe import Recipe, check_settings, name_in_label, parameter_names, pick_device
 
 SearchKey = tuple[str, float | None, str]
 """Data set, imbalance factor and method of a search for beta."""
 
 
 _MOST_SEEDS = 10_000
+_MOST_PLANS = 1000
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def make_plan(content: Mapping[str, Any], *, to_run: bool = True) -> StudyPlan:
         ['runs/study/digits-lt-10-softmax-seed0', 'runs/study/digits-lt-10-softmax-seed1',
          'runs/study/digits-lt-10-cbs-beta-auto-seed0']
     """
-    recipe, search = _table(content, "recipe"), _table(content, "search")
+    recipe, search = check_settings(_table(content, "recipe"), "[recipe]"), _table(content, "search")
     for given, known, what in ((content, StudyPlan, "keys of a plan"), (search, SearchPlan, "settings of a search")):
         for name in sorted(given.keys() - {one.name for one in fields(known)}):
             raise ValueError(f"Expected the {what}, but got `{name}`.")
@@ -200,6 +201,25 @@ def read_plan(path: Path | str, given: Mapping[str, Any] | None = None, *, to_ru
             if isinstance(content.get(name, {}), Mapping):
                 content[name] = {**content.get(name, {}), **more.pop(name)}
         return make_plan({**content, **more}, to_run=to_run)
+
+
+def write_plan(plan: StudyPlan, file: Path | None = None) -> Path:
+    """Write a plan as TOML, which :func:`read_plan` reads, and return the file.
+
+    Args:
+        plan: the plan.
+        file: default: ``plan.toml`` in the folder of the plan, or ``plan2.toml`` and so on if other plans are there.
+    """
+    content = asdict(plan)
+    content["recipe"] = {name: "none" if value is None else value for name, value in plan.recipe.items()}
+    content["search"] = {name: value for name, value in content["search"].items() if value is not None}
+    text = str(import_extra("tomli_w", "train").dumps(content))
+    files = (Path(plan.out) / f"plan{number}.toml" for number in ("", *range(2, _MOST_PLANS)))
+    file = file or next(one for one in files if not one.exists() or one.read_text(encoding="utf-8") == text)
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+    return file
 
 
 def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:

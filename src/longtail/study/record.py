@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longtail._io import NUMBER, map_files, read_json, write_json
+from longtail._program import count
 
 STUDY_FILE = "study.json"
 
@@ -34,13 +35,13 @@ class Choice:
             return {"given": "β as given", "recipe": "β of the data set's recipe"}[self.by]
         where = f"{self.folds}-fold cross-validation within training data" if self.folds else "validation data"
         where = "TEST data" if self.select_on == "test" else where
-        runs = f", {self.runs} run{'s' * (self.runs > 1)} per β" if self.runs else ""
+        runs = f", {count(self.runs, 'run')} per β" if self.runs else ""
         return f"β chosen on {where} by recall over all classes{runs}"
 
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A study: what was planned, and what became of it."""
+    """A study: what was planned, and its outcome."""
 
     command: str
     reference: str
@@ -132,7 +133,7 @@ def missing_of(folder: Path, records: Iterable[StudyRecord], done: Collection[Pa
     Args:
         folder: of the studies.
         records: of the studies.
-        done: runs that are known to be done, and are not looked at.
+        done: runs that are known to be done, and are not checked.
     """
     given = list(records)
     planned = sorted({run for one in given for run in one.planned})
@@ -142,5 +143,5 @@ def missing_of(folder: Path, records: Iterable[StudyRecord], done: Collection[Pa
     searches = {name for one in given for name in one.searches} - found
     parts = [f"{len(missing)} of {len(planned)} planned runs are missing"] if missing else []
     if searches:
-        parts.append(f"{len(searches)} search{'es' * (len(searches) > 1)} for β and the runs with that β are missing")
+        parts.append(f"{count(len(searches), 'search')} for β and the runs with that β are missing")
     return "; ".join(parts)

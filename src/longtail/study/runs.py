@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -156,13 +156,13 @@ def _run_folders(path: Path) -> list[Path]:
     found: list[Path] = []
     level = [path]
     while level:
-        looked = map_files(_look_into, level)
-        found += [folder for folder, (done, _) in zip(level, looked, strict=True) if done]
-        level = [folder for _, below in looked for folder in below]
+        contents = map_files(_folder_content, level)
+        found += [folder for folder, (done, _) in zip(level, contents, strict=True) if done]
+        level = [folder for _, below in contents for folder in below]
     return sorted(found, key=lambda folder: folder / "result.json")
 
 
-def _look_into(folder: Path) -> tuple[bool, list[Path]]:
+def _folder_content(folder: Path) -> tuple[bool, list[Path]]:
     """Return whether a folder has a result, and its subfolders but those in which a run keeps its own files."""
     try:
         with os.scandir(folder) as entries:
@@ -262,6 +262,17 @@ def _settings(run: Run) -> dict[str, Any]:
     return settings | {"train_stats": run.result["train_stats"], "epochs": tuple(run.result["epochs"])}
 
 
+def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings that are not the same everywhere, and their values; ``None`` where one is missing.
+
+    Example:
+        >>> differing([{"lr": 0.1, "seed": 0}, {"lr": 0.2, "seed": 0}])
+        {'lr': [0.1, 0.2]}
+    """
+    values = {name: [one.get(name) for one in settings] for one in settings for name in one}
+    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+
+
 def one_cell(runs: Iterable[Run], *, over_folds: bool = False) -> Cell:
     """Return runs as a cell; runs that differ in more than their seed are refused.
 
@@ -275,12 +286,11 @@ def one_cell(runs: Iterable[Run], *, over_folds: bool = False) -> Cell:
     first = _settings(given[0])
     for run in given[1:]:
         other = _settings(run) | ({"fold": first["fold"]} if over_folds else {})
-        names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
-        if names:
-            differing = [f"`{name}` ({first.get(name)} and {other.get(name)})" for name in names]
+        apart = [f"`{name}` ({one} and {two})" for name, (one, two) in differing([first, other]).items()]
+        if apart:
             raise ValueError(
                 f"Expected runs of the same settings to average, but {given[0].path} and {run.path} differ in "
-                f"{', '.join(differing)}."
+                f"{', '.join(apart)}."
             )
     for one, next_one in pairwise(given):
         if (one.recipe.seed, one.recipe.fold) == (next_one.recipe.seed, next_one.recipe.fold):
@@ -306,14 +316,16 @@ def held_out(cells: Iterable[Cell]) -> Held | None:
 def _shared(cell: Cell) -> dict[str, Any]:
     """Settings that methods must share to be compared: all but the method, its parameters, and the seed.
 
-    Special settings of the method in the data set's recipe, such as another batch size, do not count either.
+    Where the data set's recipe has a special setting for the method, such as another batch size, it counts as the usual
+    one.
     """
     recipe = cell.recipe
     shared = settings_of(recipe) | {"train_stats": cell.runs[0].result["train_stats"]}
-    plain = _shipped(recipe, None)
-    own = _shipped(recipe, recipe.method) if recipe.method in METHODS else plain
-    shared = {n: v for n, v in shared.items() if n not in {*recipe.spec.parameters, "method", "seed"}}
-    return {name: plain[name] if value == own[name] != plain[name] else value for name, value in shared.items()}
+    for name in (*recipe.spec.parameters, "method", "seed"):
+        shared.pop(name, None)
+    usual = _shipped(recipe, None)
+    special = _shipped(recipe, recipe.method) if recipe.method in METHODS else usual
+    return shared | {name: usual[name] for name, value in shared.items() if value == special[name]}
 
 
 @cache
@@ -335,20 +347,18 @@ def distinct_titles(cells: Sequence[Cell]) -> list[str]:
     These are settings that compared methods must share, if they differ, and all settings in which cells with the same
     title differ. Settings that are off, zero or ``None`` are left out, but not parameters of the method that are zero.
     """
-    shared = [_shared(cell) for cell in cells]
-    apart = {name for one in shared for name in one if one[name] != shared[0][name]}
-    found: list[str] = []
+    apart = differing([_shared(cell) for cell in cells]).keys()
+    settings = {cell: _settings(cell.runs[0]) for cell in cells}
+    titles: list[str] = []
     for cell in cells:
-        own = _settings(cell.runs[0])
-        alike = [_settings(one.runs[0]) for one in cells if one.title == cell.title]
-        names = [name for name in own if name in apart or any(own[name] != other.get(name) for other in alike)]
-        titled = {"data", "imbalance", "method", cell.recipe.spec.beta}  # a row has these already
-        params = cell.recipe.spec.parameters
-        shown = [name for name in names if name not in titled and (own[name] or (name in params and own[name] == 0))]
-        full = ", ".join([cell.title, *(_short(name, own[name]) for name in shown if own[name] is not False)])
-        same = sum(one == full or one.startswith(f"{full}, no. ") for one in found)
-        found.append(f"{full}, no. {same + 1}" if same else full)
-    return found
+        spec, own = cell.recipe.spec, settings[cell]
+        names = apart | differing([settings[one] for one in cells if one.title == cell.title]).keys()
+        names -= {"data", "imbalance", "method", spec.beta}  # a row has these already
+        shown = {name: value for name, value in own.items() if name in names and value is not False}
+        shown = {name: value for name, value in shown.items() if value or (name in spec.parameters and value == 0)}
+        titles.append(", ".join([cell.title, *(_short(name, value) for name, value in shown.items())]))
+    same = [titles[:place].count(title) for place, title in enumerate(titles)]
+    return [f"{title}, no. {number + 1}" if number else title for title, number in zip(titles, same, strict=True)]
 
 
 def _short(name: str, value: Any) -> str:

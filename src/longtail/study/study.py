@@ -1,18 +1,23 @@
 """Studies: a plan is trained, recorded and compared."""
 
+import shlex
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from longtail._claims import claim, claim_kind, forget_claim
 from longtail._io import map_files
+from longtail._program import program
 from longtail._progress import phase
 from longtail.data import data_title
 from longtail.study.conduct import More, OnRound, Outcome, Searches, Train, conduct, describe_plans, done_of
-from longtail.study.execute import execute
+from longtail.study.execute import WorkOn, devices, execute, stop_with_parent
 from longtail.study.planning import PlannedRun, StudyPlan, make_plan, read_plan, takes_beta
 from longtail.study.record import Choice, StudyRecord, missing_of, now, read_studies, write_study
 from longtail.study.rendering import save
@@ -47,7 +52,7 @@ class Study:
     @classmethod
     def from_toml(cls, path: Path | str, **options: Any) -> "Study":
         """Return the study of a plan in a TOML file; ``options`` as for the class."""
-        return cls(read_plan(path), **{"command": f"longtail study {path}", **options})
+        return cls(read_plan(path), **{"command": f"{program()} study {shlex.quote(str(path))}", **options})
 
     def __repr__(self) -> str:
         return f"Study({str(self.plan.out)!r}, {len(self.plan.runs())} runs)"
@@ -97,7 +102,8 @@ class Study:
     ) -> tuple[Searches, Outcome]:
         """Run only the plan's searches for beta, write their tables, and return them; arguments as for :meth:`run`."""
         with Worker([self.plan]) as worker:
-            trained = train or _train_here(together, on_progress, worker)
+            work = partial(_work_on, [replace(self.plan)], self.command, together, worker.began, searches_only=True)
+            trained = train or _train_here(together, on_progress, worker, work)
             (searches,), outcome = conduct(
                 [self.plan], trained, on_round=on_round, searches_only=True, command=self.command
             )
@@ -153,7 +159,7 @@ class Study:
 
         with phase("Comparing the methods and writing the tables"), _held(out, is_written) as held:
             worker.leave(out)
-            others = worker.joins and missing and any("joins" in one for one in live_workers(out))
+            others = worker.joins and missing and bool(live_workers(out))
             write = held and not others  # if runs are missing, the last worker writes what there is
             return self._written(record, searches, outcome, missing, write=write, read=write or read)
 
@@ -210,7 +216,8 @@ def run_studies(
     plans = [study.plan for study in studies]
     command = "; ".join(dict.fromkeys(study.command for study in studies if study.command))
     with Worker(plans, joins=join) as worker:
-        trained = train or _train_here(together, on_progress, worker)
+        work = partial(_work_on, [replace(plan) for plan in plans], command, together, worker.began)
+        trained = train or _train_here(together, on_progress, worker, work)
 
         def recorded(runs: Sequence[PlannedRun], more: More) -> Outcome:
             for study in studies:
@@ -245,20 +252,48 @@ def _held(out: Path, over: Callable[[], bool]) -> Iterator[bool]:
 _LONGEST_PAUSE = 5.0
 
 
-def _train_here(together: int | None, on_progress: OnProgress | None, worker: Worker) -> Train:
-    """Return the function that trains on the devices of this machine and reports progress."""
+def _train_here(together: int | None, on_progress: OnProgress | None, worker: Worker, work: WorkOn) -> Train:
+    """Return the function that trains on the devices of this machine and reports progress.
+
+    Several devices have a process each, which does ``work``.
+    """
 
     def train(runs: Sequence[PlannedRun], more: More) -> Outcome:
         progress = Progress(runs, worker)
+        several = len(devices([run for run in runs if run.path not in worker.done])) > 1
 
         def watch() -> None:
+            if several:
+                worker.see_processes()
             progress.update()
             if on_progress is not None:
                 on_progress(progress)
 
-        return execute(runs, together=together, watch=watch, more=lambda: progress.add(more()), worker=worker)
+        def joining() -> Sequence[PlannedRun]:
+            return progress.add(more())
+
+        return execute(runs, together=together, watch=watch, more=joining, worker=worker, work=work)
 
     return train
+
+
+def _work_on(
+    plans: Sequence[StudyPlan],
+    command: str,
+    together: int | None,
+    began: float,
+    device: torch.device,
+    *,
+    searches_only: bool = False,
+) -> dict[str, str]:
+    """Work on plans on one device, together with other processes, and return why runs failed."""
+    with Worker(plans, joins=True, began=began) as worker:
+
+        def train(runs: Sequence[PlannedRun], more: More) -> Outcome:
+            return execute(runs, together=together, on=[device], watch=stop_with_parent, more=more, worker=worker)
+
+        _, outcome = conduct(plans, train, command=command, searches_only=searches_only, spread=True)
+    return outcome.failed
 
 
 def _save_searches(searches: Searches, command: str) -> None:
@@ -269,7 +304,7 @@ def _save_searches(searches: Searches, command: str) -> None:
 
 
 class Progress:
-    """How far a study is.
+    """Progress of a study.
 
     Args:
         runs: all runs, done or not.
@@ -286,7 +321,7 @@ class Progress:
         self._epochs: dict[Path, int] = {}
         self._left: dict[Path, PlannedRun] = {}
         """Runs that are not known to be done."""
-        self._place, self._looked = 0, 0.0
+        self._place, self._checked = 0, 0.0
         self.add(runs)
 
     def add(self, runs: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
@@ -301,12 +336,12 @@ class Progress:
         """Check which runs finished: those that were trained here, and some of the others in turn."""
         found = self._count(self._here())
         joins = self._worker is not None and self._worker.joins
-        if time.monotonic() - self._looked > (_OTHERS_SECONDS if joins else 0):
+        if time.monotonic() - self._checked > (_OTHERS_SECONDS if joins else 0):
             left = list(self._left.values())
             self._place = 0 if self._place >= len(left) else self._place
             others = self._count(left[self._place :][:_SOME])
             found += [] if joins else others
-            self._place, self._looked = self._place + _SOME, time.monotonic()
+            self._place, self._checked = self._place + _SOME, time.monotonic()
         self.news = [read_run(path) for path in found]
 
     def epochs(self) -> tuple[int, int]:

@@ -14,23 +14,25 @@ from typing import Any
 
 from longtail._claims import STALE, beats, claim_kind, is_gone, start_beats, this_process
 from longtail._io import map_files, process_name, read_json, remove_leftovers, write_json
+from longtail._program import count
 from longtail.study.conduct import done_of
 from longtail.study.planning import PlannedRun, StudyPlan
 from longtail.study.record import read_search
-from longtail.study.runs import SEARCH_FILE
+from longtail.study.runs import SEARCH_FILE, differing
 from longtail.train.folder import RunFolder
 from longtail.train.recipe import HOUSEKEEPING
 
 FOLDER = "workers"
-_SHAPE = {"host": str, "pid": int, "start": str, "boot": str, "since": str, "runs": {str: str}, "joins?": dict}
+_SHAPE = {"host": str, "pid": int, "start": str, "boot": str, "since": str, "runs": {str: str}, "joins": dict}
 
 
 class Worker:
-    """This process, as other processes see it: a file in the folder ``workers`` of each study while it works there.
+    """This process while it works on studies.
 
     Args:
         plans: the studies.
-        joins: whether it shares them with others. Then it must have the same version and plans as they have.
+        joins: whether it shares them with others. Then it must have the same version and plans as they have, and they
+            see it as a file in the folder ``workers`` of each study.
         began: when it began, by the clock of the file system; default: when it enters the first study.
     """
 
@@ -42,32 +44,31 @@ class Worker:
         """The runs whose training began here."""
         self.done: set[Path] = set()
         """The runs that are known to be done. They are not checked again: there may be hundreds of workers."""
+        self.began = time.time() if began is None else began
         self._plans = {Path(plan.out): plan for plan in plans}
         self._name = f"{process_name()}.json"
-        self._started = time.monotonic()
-        self.began = time.time() if began is None else began
+        self._is_given, self._started = began is not None, time.monotonic()
         self._since: dict[Path, str] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> "Worker":
         try:
-            for number, out in enumerate(self._plans):
-                self._write(out)
-                present = (out / FOLDER / self._name).stat().st_mtime
-                if not number:
+            for number, (out, plan) in enumerate(self._plans.items()):
+                out.mkdir(parents=True, exist_ok=True)
+                present = _present(out)
+                if not (number or self._is_given):
                     self.began, self._started = present, time.monotonic()
-                    self._write(out)  # with the time
-                remove_leftovers(out / FOLDER, present)
-                remove_leftovers(out, present)
-            for out, plan in self._plans.items():
-                others = self._others(out)
+                for folder in (out, out / FOLDER):
+                    remove_leftovers(folder, present)
                 if self.joins:
-                    _check_same(plan, others)
+                    self._write(out)
+                    _check_same(plan, self._others(out))
         except BaseException:
             self.__exit__()
             raise
-        beats[self] = self._beat
-        start_beats()
+        if self.joins:
+            beats[self] = self._beat
+            start_beats()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,12 +90,19 @@ class Worker:
         self.done |= {run.path for run in done_of(run for run in given if run.path not in self.done)}
         return [run for run in given if run.path in self.done]
 
+    def see_processes(self) -> None:
+        """Note the runs that other processes on this machine train: those that this one started on several devices."""
+        host = this_process()["host"]
+        others = [(out, one) for out in self._plans for one in live_workers(out) if one["host"] == host]
+        self.running = [out / name for out, one in others for name in one["runs"]]
+        self.trained.update(self.running)
+
     def update(self, running: Sequence[Path]) -> None:
-        """Say which runs this process trains."""
+        """Record which runs this process trains."""
         if list(running) != self.running:
             self.running = list(running)
             self._since = {path: self._since.get(path) or self._now() for path in running}
-            for out in self._plans:
+            for out in self._plans if self.joins else ():
                 with suppress(OSError):  # the disk may be full
                     self._write(out)
 
@@ -118,8 +126,7 @@ class Worker:
                 return
             begin = datetime.fromtimestamp(self.began, UTC).isoformat(timespec="seconds")
             runs = {path.relative_to(out).as_posix(): s for path, s in self._since.items() if path.is_relative_to(out)}
-            about = {**this_process(), "since": begin, "runs": runs}
-            about |= {"joins": _identity(plan)} if self.joins else {}
+            about = {**this_process(), "since": begin, "runs": runs, "joins": _identity(plan)}
             for attempt in range(3):
                 try:
                     (out / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -180,11 +187,10 @@ def _check_same(plan: StudyPlan, others: Sequence[Mapping[str, Any]]) -> None:
     ours = _identity(plan)
     names = {"longtail": "version of longtail", "LONGTAIL_CLAIMS": "claims (LONGTAIL_CLAIMS)"}
     for about in others:
-        theirs: dict[str, Any] = about.get("joins") or ours
-        for name in (name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)):
+        for name, (own, other) in differing([ours, about["joins"]]).items():
             raise ValueError(
                 f"Expected the {names.get(name, f'`{name}`')} of the worker on {about['host']} (process "
-                f"{about['pid']}), {theirs.get(name)}, but got {ours.get(name)}; use the same, stop that worker, or "
+                f"{about['pid']}), {other}, but got {own}; use the same, stop that worker, or "
                 "choose another folder with --out."
             )
 
@@ -260,12 +266,12 @@ def describe_status(found: Mapping[str, Any]) -> str:
     """Return a status in words."""
     total = sum(found[name] for name in _STATES)
     counts = ", ".join(f"{found[name]:,} {name}" for name in _STATES if found[name] or name == "done")
-    lines = [f"{total:,} runs: {counts}"]
+    lines = [f"{count(total, 'run')}: {counts}"]
     if found["runs_per_hour"] is not None:
         left = timedelta(seconds=round(found["seconds_left"]))
         lines[0] += f"; {found['runs_per_hour']:,.1f} runs per hour, about {left} left"
     if found["open_searches"]:
-        lines.append(f"{found['open_searches']} searches for beta are not done: more runs will follow")
+        lines.append(f"Not done: {count(found['open_searches'], 'search')} for beta, after which more runs follow")
     for one in found["workers"]:
         lines.append(f"worker   {one['host']}, process {one['pid']}, since {one['since']}: {one['running']} running")
     for path, one in found["running_runs"].items():
