@@ -54,8 +54,14 @@ def test_describe_finds_every_problem(run, birds):
     assert "  train: sparrow/4.png = train: sparrow/twice.png" in lines
     assert "files that cannot be read (7):" in lines
     assert sum(line.startswith("  Expected ") for line in lines) == 5
-    assert "  … and 2 more" in lines
+    assert "  … and 2 more; `--all` lists them" in lines
     assert str(birds / "train" / "sparrow" / "bad 0.jpg") in out  # not wrapped
+    for number in range(40):
+        picture(birds / "train" / f"bird {number}" / "one.png", 200 + number)
+    shown = {flags: run("data", "describe", birds, *flags)[1].splitlines() for flags in ((), ("--all",))}
+    few, every = ([line for line in lines if line.startswith("  bird ") and "█" in line] for lines in shown.values())
+    assert len(few) < len(every) == 40
+    assert sum(line.startswith("  Expected ") for line in shown[("--all",)]) == 7
 
 
 def test_describe_without_reading_images(run, birds):

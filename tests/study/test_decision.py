@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import scipy
 
 from longtail.losses import FocalLoss
 from longtail.methods import METHODS, register_loss
@@ -153,6 +154,20 @@ def test_an_interval_without_zero_that_is_not_significant_has_its_p_value(cells)
     found = re.search(r"Softmax \(-5.5 points, 95 % interval (-[\d.]+) to (-[\d.]+), but p = 0\.\d+ after Holm\)", text)
     assert found, text
     assert float(found[2]) < 0
+
+
+def test_a_better_tail_is_said_although_another_method_is_recommended(cells):
+    found = cells({"softmax": NEAR, "cbs": HIGH})
+    for cell, tails in zip(found, ((0.40, 0.41, 0.43), (0.50, 0.53, 0.52)), strict=True):
+        for run, tail in zip(cell.runs, tails if cell.method == "cbs" else (0.40, 0.41, 0.43), strict=True):
+            run.result["splits"]["test"]["recall"]["tail"] = tail
+    method, text = decided(found)
+    low, high = scipy.stats.ttest_rel((50, 53, 52), (40, 41, 43)).confidence_interval()
+    assert method == "softmax"
+    assert f"In the tail, CBS (β = 1.8) is better by 10.3 points (95 % interval {low:.1f} to {high:.1f})." in text
+    for run in found[1].runs:
+        run.result["splits"]["test"]["recall"]["tail"] = 0.41
+    assert "In the tail" not in decided(found)[1]
 
 
 def test_the_accuracy_that_it_costs_is_said(cells):

@@ -129,6 +129,12 @@ def test_a_network_is_looked_up_and_not_built(monkeypatch):
     assert make_plan({**GOOD, "recipe": {"model": "resnet50"}}).runs()[0].recipe.model == "resnet50"
 
 
+def test_a_run_folder_is_refused_as_that_of_a_study(tmp_path):
+    RunFolder(tmp_path).begin(defaults("digits-lt", "softmax"), torch.device("cpu"), 1)
+    with pytest.raises(ValueError, match=r"`out`.*run folder"):
+        make_plan({**GOOD, "out": str(tmp_path)})
+
+
 def test_a_folder_that_holds_another_run_is_refused_before_the_first(tmp_path):
     path = tmp_path / "digits-lt-50-softmax-seed0"
     RunFolder(path).begin(defaults("digits-lt", "softmax"), torch.device("cpu"), 1)

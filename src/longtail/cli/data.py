@@ -105,12 +105,14 @@ def _describe(words: Sequence[str]) -> int:
     )
     parser.flag("--text", "your own table of texts: the column with the texts", metavar="COLUMN")
     parser.flag("--no-read-images", "do not open the images: finds no bad or duplicate ones", action="store_true")
+    parser.flag("--all", "list every class, duplicate and bad file, not only the first ones", action="store_true")
     add_opening(parser)
     given = parser.read(words)
     with parser.errors_name_flags(), Phases():
         dataset = open_given(given.data, given)
         found = describe_dataset(dataset, read_images=not given.no_read_images)
-    show(found, [] if given.data in CATALOG else empty_folders(given.data, dataset))
+    folders = [] if given.data in CATALOG else empty_folders(given.data, dataset)
+    show(found, folders, everything=given.all)
     return 1 if found.unreadable or found.across or found.conflicting or found.empty or found.leaking else 0
 
 
@@ -122,11 +124,12 @@ def _places(name: str, root: Path) -> str:
     return " and ".join(str(root / folder) for folder in folders)
 
 
-def show(found: Description, folders: Sequence[Path] = ()) -> None:
-    """Print a description, and the class folders that are empty."""
+def show(found: Description, folders: Sequence[Path] = (), *, everything: bool = False) -> None:
+    """Print a description, and the class folders that are empty; ``everything``: all classes and all problems."""
     print_line(found.title, style="bold")
     print_line(found.imbalance)
-    widest, shown = int(found.counts.max()), found.shown_classes()
+    widest = int(found.counts.max())
+    shown = found.counts.argsort(descending=True, stable=True).tolist() if everything else found.shown_classes()
     width = min(28, max(cell_len(printable(found.class_names[c])) for c in shown if c is not None))
     for c in shown:
         if c is None:
@@ -141,7 +144,7 @@ def show(found: Description, folders: Sequence[Path] = ()) -> None:
     for problem, items in problems.items():
         if items:
             print_line(f"{problem} ({len(items)}):")
-            for item in items[:5]:
+            for item in items if everything else items[:5]:
                 print_line(f"  {item}")
-            if len(items) > 5:
-                print_line(f"  … and {len(items) - 5} more")
+            if len(items) > 5 and not everything:
+                print_line(f"  … and {len(items) - 5} more; `--all` lists them")

@@ -3,6 +3,7 @@
 import argparse
 import errno
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -233,7 +234,7 @@ def _how_to_resume(waiting: Sequence[RunFolder]) -> str:
     left = [folder for folder in waiting if not folder.done]
     if not left or not all(folder.begun for folder in left) or _world() > 1:
         return "the same command"
-    return f"`{program()} train --resume {' '.join(str(folder.path) for folder in left)}`"
+    return f"`{program()} train --resume {shlex.join(str(folder.path) for folder in left)}`"
 
 
 def _report_skipped(folder: RunFolder) -> None:

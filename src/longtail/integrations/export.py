@@ -97,12 +97,14 @@ def preprocessing(classifier: TrainedClassifier) -> dict[str, Any]:
         "input": "images",
         "shape": ["batch", transforms.channels, *size],
         "dtype": "float32",
+        "orientation": "turned as EXIF says",
         "channels": "grey" if transforms.channels == 1 else "RGB",
         "resize": {
             "to": resize.size if isinstance(resize.size, int) else list(resize.size),
             "means": "length of the shorter side" if isinstance(resize.size, int) else "height and width",
             "interpolation": "bilinear",
             "antialias": True,
+            "rounded": "to whole pixel values, before the division",
         },
         "centre_crop": None if crop is None else size,
         "keep_if_size": size if transforms.in_memory else None,
@@ -318,7 +320,7 @@ def _write_timm(parts: _Parts, folder: Path) -> _Written:
     use = f"""import timm
 
 model = timm.create_model("local-dir:FOLDER", pretrained=True).eval()  # FOLDER is this folder
-transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))  # rounds pixels, unlike longtail
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))  # resizes differently, no EXIF
 logits = model(images)  # {_input_type(parts)}, a tensor"""
     again: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     return ("model.safetensors", "config.json"), use, again

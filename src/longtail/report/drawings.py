@@ -50,9 +50,7 @@ def _trade_off(results: DataResults) -> Drawing | None:
         points[title] = results.recall(cell, first), results.recall(cell, last)
     if all(math.isnan(head.mean) or math.isnan(tail.mean) for head, tail in points.values()):
         return None
-    caption = (
-        f"Each point is a method; up and right is better. No method beats the frontier on both {first} and {last}."
-    )
+    caption = "Each point is a method; up and right is better. The line connects methods that no other beats on both."
     caption += " Bars show the SD over runs." if any(len(cell.runs) > 1 for cell in results.cells) else ""
     figure = trade_off(points, head=first, tail=last, split=results.on, marks=results.marks)
     return Drawing("trade-off", f"{last.capitalize()} against {first} recall", figure, caption)

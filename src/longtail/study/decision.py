@@ -55,7 +55,8 @@ def decide(cells: Sequence[Cell], reference: Reference) -> Decision:
     kept = _choose(facts, first, tests)
     decided = {one.cell: one.p_value for one in tests}.get(kept)  # the test that decided, with its own correction
     shown = [replace(one, corrected=decided) if one.cell is first else one for one in facts.test(kept)]
-    parts = [_text(kept, shown, facts.means[kept], facts.on), _less_accurate(kept, facts), _some_underfitted(kept)]
+    text = _text(kept, shown, facts.means[kept], facts.on)
+    parts = [text, _better_in_tail(kept, facts), _less_accurate(kept, facts), _some_underfitted(kept)]
     return Decision(kept, "".join([*parts, facts.left]))
 
 
@@ -139,6 +140,22 @@ def _choose(facts: _Facts, reference: Cell, tests: Sequence[Contrast]) -> Cell:
     return min([reference, *(one.cell for one in same if one.difference >= 0)], key=_complexity)
 
 
+def _better_in_tail(kept: Cell, facts: _Facts) -> str:
+    """A sentence if another method is significantly better in the last group, the tail."""
+    tail = list(kept.runs[0].result["groups"])[-1]
+    recall = partial(Run.recall, part=facts.split, group=tail)
+    others = [cell for cell in facts.alike if cell is not kept]
+    better = [
+        one
+        for one in contrasts_with(kept, others, recall, facts.titles)
+        if one.found is not None and one.p_value < SIGNIFICANT and one.difference > 0
+    ]
+    if not better:
+        return ""
+    best = max(better, key=lambda one: one.difference)
+    return f" In the {tail}, {best.title} is better by {best.difference:.1f} points ({_interval(best)})."
+
+
 def _less_accurate(kept: Cell, facts: _Facts) -> str:
     """A sentence if the accuracy of another method is higher by a point or more: that is what rare classes cost."""
     found = {cell: cell.summary(partial(Run.share, name="accuracy", part=facts.split)).mean for cell in facts.alike}
@@ -179,7 +196,7 @@ def _text(kept: Cell, tests: Sequence[Contrast], mean: float, on: str) -> str:
     text += "."
     if close:
         close.sort(key=lambda one: -one.difference)
-        apart = [f"{one.title} ({one.difference:+.1f} points, {_interval(one)})" for one in close]
+        apart = [f"{one.title} ({one.difference:+z.1f} points, {_interval(one)})" for one in close]
         text += f" No clear difference from {' and '.join(apart) if len(apart) < 3 else some_of(apart)}"
         if higher:
             simpler = all(_complexity(kept) < _complexity(one.cell) for one in higher)

@@ -254,6 +254,8 @@ def _check(plan: StudyPlan) -> None:
         raise ValueError(f"Expected `betas` with a method that has a beta ({known}), but got none.")
     parse_method(plan.reference)
     _check_recipe(plan)
+    if RunFolder(plan.out).begun:
+        raise ValueError(f"Expected `out` to be the folder of a study, but {plan.out} is a run folder.")
     map_files(lambda run: run.folder.check(run.recipe), plan.runs())
 
 

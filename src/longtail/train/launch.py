@@ -58,11 +58,22 @@ def make_recipe(settings: Mapping[str, Any], out: Path | str | None = None, *, q
     return made.changed(**given)
 
 
+_MANY = 100_000  # images seen in all epochs, beyond which a CPU may need hours
+
+
 def describe_fit(recipe: Recipe) -> str:
     """One line about the data and the settings that fit it; nothing for a data set by name with a recipe of its own."""
     own = recipe.data not in CATALOG
     images = measure_path(recipe.data, **recipe.opening) if own else listed_images(recipe.data)
-    return "" if images is None else describe_settings(images, recipe.settings())
+    if images is None:
+        return ""
+    text, seen = describe_settings(images, recipe.settings()), images.training(recipe.settings()) * recipe.epochs
+    if seen < _MANY or images.features or recipe.train == "head" or pick_device(recipe.device).type != "cpu":
+        return text
+    return (
+        f"{text} Without a GPU this may take hours ({seen:,} images seen): `--recipe probe` with `--pretrained` or "
+        "`--weights FILE` takes minutes, and `longtail study --dry-run` estimates the time."
+    )
 
 
 def train(

@@ -100,7 +100,7 @@ class Stages:
             of_images = {"pretrained": False, "weights": None, "channels_last": False, "image_size": None}
             self._check_off("for features", **of_images, augment="none", cutmix=0, drop_path=None)
         if (recipe.train != "all" or recipe.recipe) and not (recipe.weights or recipe.pretrained):
-            why = f"`train` = {recipe.train}" if recipe.train != "all" else f"`recipe` = {recipe.recipe}"
+            why = f"`recipe` = {recipe.recipe}" if recipe.recipe else f"`train` = {recipe.train}"
             raise ValueError(
                 f"Expected `weights` or `pretrained` with {why}, which starts from a trained network, but got neither."
             )
