@@ -157,7 +157,7 @@ class Solution(NamedTuple):
 
     @property
     def std_error(self) -> Tensor:
-        """Of delta."""
+        """Standard error of delta."""
         slope = torch.stack([-self.delta, torch.ones_like(self.delta)]) / self.theta[0]
         return (slope @ self.covariance @ slope).clamp(min=0).sqrt()
 
@@ -314,11 +314,11 @@ class BetaUpdate(NamedTuple):
     """One call of :meth:`AutoBeta.update`."""
 
     beta: float
-    """Afterwards."""
+    """Beta after the update."""
     delta: float
     """The additional shift measured on held-out data, of a model trained with the beta before."""
     std_error: float
-    """Of delta."""
+    """Standard error of delta."""
     moved: bool
     """Whether beta changed."""
     problem: str | None

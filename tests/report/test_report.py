@@ -166,7 +166,7 @@ def test_limits_are_named(page):
     assert "1 unfinished run left out: begun." in text
     assert "1 of 3 rows have only one run" in text
     assert "Methods are compared on test data" in text
-    assert "cover the choice of the seed, not that of the test images" in text
+    assert "cover the choice of the seed, not that of the test data" in text
     assert "The imbalance level is undefined for" in text
     assert "paired t-test" in text
 

@@ -10,6 +10,7 @@ from typing import Any
 from longtail._io import read_json
 from longtail._program import count, program, some_of
 from longtail.methods import METHODS
+from longtail.models import is_feature_model
 from longtail.report.class_results import ClassResults, count_predictions
 from longtail.report.data_results import (
     DataResults,
@@ -90,7 +91,7 @@ def _heading(all_results: Sequence[DataResults], runs: Sequence[Run]) -> dict[st
     data = list(dict.fromkeys([*(one.cells[0].data for one in all_results), *(run.data for run in runs)]))
     titles = list(dict.fromkeys(method_title(cell.method) for one in all_results for cell in one.cells))
     methods = f"{len(titles)} methods" if len(titles) > 1 else titles[0] if titles else "Search for β"
-    subtitle = f"{count(len(runs), 'run')}. Recall of a class is the share of its images that are recognised; "
+    subtitle = f"{count(len(runs), 'run')}. Recall of a class is the share of its samples that are recognised; "
     subtitle += "recall of a group, or over all classes, is the mean over its classes."
     names = [Path(name).name or name for name in data]  # of own data, without the folders above
     return {"title": f"{methods} on {some_of(names)}", "subtitle": subtitle}
@@ -158,6 +159,7 @@ def _class_results(results: DataResults) -> ClassResults | None:
     caption = f"Recall in per cent on {on} data{mean}{'; the best of each row in bold' if len(recalls) > 1 else ''}."
     caption += f" Precision: {title}." if precision else ""
     together = f", {len(predicted)} runs together" if len(predicted) > 1 else ""
+    unit = "sample" if is_feature_model(best.recipe.model) else "image"
     found = ClassResults(
         names=results.class_names,
         counts=results.counts,
@@ -167,9 +169,11 @@ def _class_results(results: DataResults) -> ClassResults | None:
         predictions=count_predictions((one.labels, one.classes) for one in predicted) if predicted else None,
         samples=samples,
         precision=precision,
+        runs=len(best.runs),
+        unit=unit,
         split=on,
         caption=caption + results.warning(),
-        mistakes_caption=f"Per cent of the {on} images of each class with {title}{together}.{results.warning()}",
+        mistakes_caption=f"Per cent of the {on} {unit}s of each class with {title}{together}.{results.warning()}",
     )
     if not found.worst:
         return found

@@ -51,6 +51,8 @@ class ClassResults:
     """Evaluated samples per class."""
     precision: Sequence[float] = ()
     """Precision per class in per cent."""
+    runs: int = 1
+    """Runs of that model, over which recall is the mean."""
     unit: str = "image"
     split: str = "test"
     mark_best: bool = True
@@ -166,7 +168,8 @@ class ClassResults:
         rows: list[list[GridCell]] = []
         for c in self._frequent_first(range(len(self.names))):
             recalls = [of_model[c] for of_model in self.recalls.values()]
-            best = max((v for v in recalls if not math.isnan(v)), default=math.nan) if several else math.nan
+            known = [v for v in recalls if not math.isnan(v)]
+            best = max(known) if several and len(set(known)) > 1 else math.nan
             rows.append(
                 [
                     self.names[c],

@@ -244,7 +244,7 @@ def limits(all_results: Sequence[DataResults], record: Recorded, unfinished: Seq
         found.append(f"Methods are compared on {where} data, so the recall of the chosen one is a bit too high.")
     tested = [cell for results in measured if results.split == "test" for cell in results.cells]
     if any(len(cell.runs) > 1 and cell.recipe.test_seed != "run" for cell in tested):
-        found.append("SDs, intervals and tests cover the choice of the seed, not that of the test images.")
+        found.append("SDs, intervals and tests cover the choice of the seed, not that of the test data.")
     for results in measured:
         partly = [cell for cell in results.cells if cell.predicts and not cell.underfitted]
         if partly:

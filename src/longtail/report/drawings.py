@@ -75,7 +75,7 @@ def _recalls(results: DataResults) -> Drawing | None:
     figure = class_recall(results.counts, per_cent, groups=results.groups, names=results.class_names)
     caption = f"Recall of each class on {results.on} data, the most frequent class first"
     if len(results.counts) <= MOST_BARS and any(math.isnan(value) for numbers in values.values() for value in numbers):
-        caption += f"; grey: no {results.on} images"
+        caption += f"; grey: no {results.on} data"
     caption += _end(results, values, MOST_BARS)
     return Drawing("class-recall", "Recall per class", figure, caption)
 
@@ -110,6 +110,9 @@ def curves_caption(results: DataResults) -> str:
     if any(recall_over_epochs(cell, results.split) is not None for cell in results.cells):
         line = "dashed" if results.split == "test" else "dotted"
         text += f". Recall on training data (solid) and {results.on} data ({line})" + ", mean over runs" * several
+        text += ", before the post-hoc step; tables are after it" * any(
+            run.result["posthoc"] for cell in results.cells for run in cell.runs
+        )
     else:
         text += ". Recall was logged at fewer than two epochs; a smaller --evaluate-every logs more"
     return f"{text}. Losses of different methods cannot be compared."

@@ -211,4 +211,4 @@ def _interval(one: Contrast, sign: int = 1) -> str:
     assert one.found is not None
     low, high = sorted((sign * one.found.low, sign * one.found.high))
     corrected = f", but p {format_p(one.p_value)} after Holm" if low * high > 0 and one.p_value >= SIGNIFICANT else ""
-    return f"95 % interval {low:.1f} to {high:.1f}{corrected}"
+    return f"95 % interval {low:z.1f} to {high:z.1f}{corrected}"

@@ -137,7 +137,8 @@ def predicted_classes(result: Mapping[str, Any], split: str) -> str:
     never, present = found.get("unpredicted_classes"), len(result["classes"]) - len(found.get("absent_classes", ()))
     if not never:
         return ""
-    text = f"predicts {present - len(never):,} of {present:,} classes"
+    among = " that have samples" if found.get("absent_classes") else ""
+    text = f"predicts {present - len(never):,} of {present:,} classes{among}"
     if is_underfitted(result, split):
         recall = result["splits"][_trained(result)]["recall"]["all"]
         text += f" and has {100 * recall:.1f} % recall on training data: underfitted"
