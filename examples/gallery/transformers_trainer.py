@@ -45,11 +45,11 @@ groups = Groups.from_quantiles(counts)
 
 # ## Training
 #
-# The second run also has `compute_loss_func`. It accumulates two batches and smooths labels, as the first does. For
-# beta found during training, add `AutoBetaCallback(loss)` and a validation set.
+# The second run has one more argument, `compute_loss_func`. It accumulates two batches and smooths labels, as the first
+# does. For beta found during training, add `AutoBetaCallback(loss)` and a validation set.
 
 
-def metrics_of(beta: float | None = None) -> dict[str, float]:
+def metrics_of(**options: object) -> dict[str, float]:
     """Train a tiny model and return its metrics on test data."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
@@ -60,15 +60,15 @@ def metrics_of(beta: float | None = None) -> dict[str, float]:
             gradient_accumulation_steps=2, label_smoothing_factor=0.05, per_device_eval_batch_size=200,
             report_to="none", disable_tqdm=True, save_strategy="no", logging_strategy="no", use_cpu=True,
         )  # fmt: skip
-        loss = None if beta is None else loss_func(arguments, counts, beta=beta)
-        trainer = Trainer(
-            model, arguments, train_dataset=train, compute_loss_func=loss, compute_metrics=compute_metrics(groups)
-        )
+        trainer = Trainer(model, arguments, train_dataset=train, compute_metrics=compute_metrics(groups), **options)
         trainer.train()
         return trainer.evaluate(test)
 
 
-runs = {"loss of the model": metrics_of(), "loss_func(arguments, counts, beta=1)": metrics_of(beta=1.0)}
+runs = {
+    "loss of the model": metrics_of(),
+    "loss_func(counts, beta=1)": metrics_of(compute_loss_func=loss_func(counts, beta=1.0)),
+}
 
 # ## Recall by group
 #

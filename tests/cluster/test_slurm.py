@@ -69,7 +69,7 @@ def test_an_array_that_is_disturbed_leaves_what_one_process_leaves(tmp_path):
     print(f"\none process: {time.monotonic() - started:.0f} s")
     with slurm():
         started = time.monotonic()
-        said = longtail(many, *ON_SLURM, "4", "--time", "30", "--sbatch=--comment=a_test")
+        said = longtail(many, *ON_SLURM, "4", "--time", "30", "--sbatch", "--comment=a_test")
         job = re.findall(r"Slurm job (\d+): 4 workers", said)[0]
         assert next(iter(jobs(job).values()))["Comment"] == "a_test"
         until(lambda: training(many) == 4, 240, "four workers that train")
@@ -118,7 +118,7 @@ def test_a_time_limit_queues_workers_again(tmp_path):
 def test_what_slurm_refuses_is_one_sentence(tmp_path):
     (tmp_path / "my plan.toml").write_text(PLAN)
     with slurm():
-        words = [*ON_SLURM, "2", "--sbatch=--partition=none"]
+        words = [*ON_SLURM, "2", "--sbatch", "--partition=none"]
         done = subprocess.run(
             [sys.executable, "-m", "longtail", "study", "my plan.toml", *words],
             cwd=tmp_path,

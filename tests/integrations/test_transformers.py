@@ -40,24 +40,15 @@ def data(samples, seed=0, *, tokens=False):
 
 
 @pytest.fixture
-def arguments(tmp_path):
-    def make(**options):
+def trainer(tmp_path):
+    def make(net, train, **options):
         settings = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
         settings |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "num_train_epochs": 1}
         settings |= {"per_device_train_batch_size": 8, "save_strategy": "no", "weight_decay": 0.0}
-        return TrainingArguments(**settings | {"output_dir": str(tmp_path / "out"), **options})
-
-    return make
-
-
-@pytest.fixture
-def trainer(arguments):
-    def make(net, train, *, beta=None, **options):
-        names = ("eval_dataset", "compute_metrics", "callbacks")
+        names = ("eval_dataset", "compute_loss_func", "compute_metrics", "callbacks")
         given = {name: options.pop(name) for name in names if name in options}
-        args = arguments(**options)
-        loss = None if beta is None else loss_func(args, COUNTS, beta=beta)
-        return Trainer(net, args, train_dataset=train, compute_loss_func=loss, **given)
+        settings |= {"output_dir": str(tmp_path / "out"), **options}
+        return Trainer(net, TrainingArguments(**settings), train_dataset=train, **given)
 
     return make
 
@@ -76,7 +67,7 @@ def test_first_training_loss_and_eval_loss(trainer, smoothing):
     logits, labels = logits_of(model(), train)
     expected = ClassBalancedSoftmaxLoss(COUNTS, beta=1.5, label_smoothing=smoothing)(logits, labels)
     ours = trainer(
-        model(), train, eval_dataset=held_out, beta=1.5,
+        model(), train, eval_dataset=held_out, compute_loss_func=loss_func(COUNTS, beta=1.5),
         label_smoothing_factor=smoothing, per_device_eval_batch_size=21,
     )  # fmt: skip
     before = ours.evaluate()["eval_loss"]
@@ -96,7 +87,7 @@ def test_accumulation_gives_the_gradient_of_one_batch(trainer, kind):
     for size, steps in ((8, 1), (2, 4)):
         net = model(kind)
         trainer(
-            net, train, beta=1.5, per_device_train_batch_size=size,
+            net, train, compute_loss_func=loss_func(COUNTS, beta=1.5), per_device_train_batch_size=size,
             gradient_accumulation_steps=steps, label_smoothing_factor=0.1,
         ).train()  # fmt: skip
         weights.append(net.state_dict())
@@ -110,7 +101,7 @@ def test_hook_trains_the_same_model(trainer):
     """``shift_in_training`` on the classifier, with the loss inside the model, is the same training."""
     train, held_out = data(24), data(16, 1)
     one, other = model(), model()
-    ours = trainer(one, train, eval_dataset=held_out, beta=1.2)
+    ours = trainer(one, train, eval_dataset=held_out, compute_loss_func=loss_func(COUNTS, beta=1.2))
     shift_in_training(other.classifier, COUNTS, beta=1.2)
     hooked = trainer(other, train, eval_dataset=held_out)
     ours.train()
@@ -125,7 +116,7 @@ def test_best_model_is_chosen_by_recall_of_groups(trainer):
     train, held_out = data(40), data(60, 1)
     net = model()
     found = trainer(
-        net, train, eval_dataset=held_out, beta=1.0,
+        net, train, eval_dataset=held_out, compute_loss_func=loss_func(COUNTS, beta=1.0),
         compute_metrics=compute_metrics(groups), eval_strategy="epoch", save_strategy="epoch", num_train_epochs=3,
         metric_for_best_model="recall", load_best_model_at_end=True,
     )  # fmt: skip
@@ -138,22 +129,21 @@ def test_best_model_is_chosen_by_recall_of_groups(trainer):
     assert metrics["eval_recall"] == max(entry.get("eval_recall", 0) for entry in found.state.log_history)
 
 
-def test_auto_beta_moves_and_resumes(arguments, tmp_path):
+def test_auto_beta_moves_and_resumes(trainer, tmp_path):
     """Resumed from a checkpoint, it has the same betas; evaluation after training, e.g. of test data, moves nothing."""
     train, held_out, test = data(96), data(150, 1), data(50, 2)
     counts = class_counts(torch.stack([row["labels"] for row in train]), CLASSES)
-    settings = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 3}
+    settings = {"eval_dataset": held_out, "eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 3}
 
     class Watch(TrainerCallback):
         def on_evaluate(self, args, state, control, model=None, **kwargs):
             self.shift = fit_shift(*logits_of(model, held_out), counts)
 
-    def run(out):
-        args, watch, net = arguments(output_dir=str(out), **settings), Watch(), model()
-        loss = loss_func(args, counts, beta=0.5)
+    def run(out, **more):
+        loss, watch, net = loss_func(counts, beta=0.5), Watch(), model()
         callback = AutoBetaCallback(loss)
-        one = Trainer(
-            net, args, train_dataset=train, eval_dataset=held_out, compute_loss_func=loss, callbacks=[callback, watch]
+        one = trainer(
+            net, train, compute_loss_func=loss, callbacks=[callback, watch], output_dir=str(out), **settings | more
         )
         return one, callback, watch, net
 
@@ -175,19 +165,13 @@ def test_auto_beta_moves_and_resumes(arguments, tmp_path):
         torch.testing.assert_close(value, other)
 
 
-def test_unsuitable_labels_name_the_hook(arguments):
+def test_unsuitable_labels_name_the_hook():
     with pytest.raises(ValueError, match="shift_in_training"):
-        loss_func(arguments(), COUNTS, beta=1.0)({"logits": torch.randn(2, 3)}, torch.rand(2, 3))
+        loss_func(COUNTS, beta=1.0)({"logits": torch.randn(2, 3)}, torch.rand(2, 3))
 
 
-def test_arguments_are_needed():
-    """Without them a label_smoothing_factor would be ignored."""
-    with pytest.raises(TypeError, match="TrainingArguments"):
-        loss_func(COUNTS, COUNTS, beta=1.0)
-
-
-def test_auto_beta_without_its_loss(arguments, trainer):
+def test_auto_beta_without_its_loss(trainer):
     rows = data(8)
-    callback = AutoBetaCallback(loss_func(arguments(), COUNTS, beta=1.0))
+    callback = AutoBetaCallback(loss_func(COUNTS, beta=1.0))
     with pytest.raises(ValueError, match="compute_loss_func"):
         trainer(model(), rows, eval_dataset=rows, eval_strategy="epoch", callbacks=[callback]).train()

@@ -128,8 +128,7 @@ def show(found: Description, folders: Sequence[Path] = (), *, everything: bool =
     """Print a description, and the class folders that are empty; ``everything``: all classes and all problems."""
     print_line(found.title, style="bold")
     print_line(found.imbalance)
-    widest = int(found.counts.max())
-    shown = found.counts.argsort(descending=True, stable=True).tolist() if everything else found.shown_classes()
+    widest, shown = int(found.counts.max()), found.shown_classes(everything=everything)
     width = min(28, max(cell_len(printable(found.class_names[c])) for c in shown if c is not None))
     for c in shown:
         if c is None:

@@ -57,6 +57,17 @@ def read_launch(given: argparse.Namespace) -> argparse.Namespace | None:
     return launch
 
 
+def with_sbatch(words: Sequence[str]) -> list[str]:
+    """Return the words with ``--sbatch VALUE`` as one word, because the value may look like a flag."""
+    found: list[str] = []
+    for word in words:
+        if found and found[-1] == "--sbatch":
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
+
+
 def submit_to_slurm(launch: argparse.Namespace, plans: Sequence[StudyPlan], together: int | None) -> int:
     """Submit workers on plans to Slurm, and print what comes next."""
     gpus = 1.0 if launch.gpus is None else launch.gpus

@@ -15,7 +15,7 @@ from rich.console import Console
 from longtail._io import write_text
 from longtail._program import printable, program
 from longtail._registry import load_plugins
-from longtail.cli.launch import add_launch, read_launch, submit_to_slurm
+from longtail.cli.launch import add_launch, read_launch, submit_to_slurm, with_sbatch
 from longtail.cli.parsing import TOGETHER_HELP, Parser, add_settings, positive_integer, read_settings
 from longtail.cli.show import Phases, console, print_line, progress_console, time_left
 from longtail.data import data_title
@@ -83,7 +83,7 @@ def _study(words: Sequence[str]) -> int:
     parser.flag("--commands", "print a command for each run that is not done", action="store_true")
     parser.add_argument("plans", nargs="*", metavar="PLAN.toml", help="plans; flags apply to all of them")
     add_launch(parser)
-    given = parser.read(words)
+    given = parser.read(with_sbatch(words))
     with nullcontext() if given.plans else parser.errors_name_flags():  # the settings of a plan are no flags
         return _run_study(given)
 

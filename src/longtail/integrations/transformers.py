@@ -1,5 +1,6 @@
 """Class-Balanced Softmax in the ``Trainer`` of Transformers: loss, metrics by group, and beta found during training."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from longtail.losses import ClassBalancedSoftmaxLoss
 from longtail.metrics import class_statistics, summary
 
 import_extra("transformers", "transformers")  # its error names the extra
-from transformers import TrainerCallback, TrainingArguments  # noqa: E402
+from transformers import Trainer, TrainerCallback  # noqa: E402
 
 __all__ = ["AutoBetaCallback", "TrainerLoss", "compute_metrics", "loss_func"]
 
@@ -23,16 +24,15 @@ _IGNORED = -100  # the label that Transformers leaves out
 _STATE = "AutoBeta"  # in trainer_state.json; not the name of the callback, which the Trainer would build again
 
 
-def loss_func(args: TrainingArguments, counts: Vector, *, beta: float) -> "TrainerLoss":
+def loss_func(counts: Vector, *, beta: float) -> "TrainerLoss":
     r"""Return Class-Balanced Softmax for ``Trainer(compute_loss_func=...)``.
 
     In training it is the cross entropy of :math:`z_c + \beta \log N_c`. It is divided by the number of labels in all
-    batches of a step, so gradient accumulation changes nothing. In evaluation it is the loss that the Trainer computes
-    without it, so ``eval_loss`` can be compared between runs.
+    batches of a step, so gradient accumulation changes nothing. Its label smoothing is ``label_smoothing_factor`` of
+    the ``TrainingArguments``. In evaluation it is the loss that the Trainer computes without it, so ``eval_loss`` can
+    be compared between runs.
 
     Args:
-        args: the arguments of the Trainer. Their ``label_smoothing_factor`` is the label smoothing of the loss, because
-            the Trainer does not smooth labels if it has a ``compute_loss_func``.
         counts: training examples per class, shape ``(C,)``; for token classification, tokens per class.
         beta: how strongly to shift, >= 0.
 
@@ -40,8 +40,7 @@ def loss_func(args: TrainingArguments, counts: Vector, *, beta: float) -> "Train
     models use :func:`shift_in_training <longtail.shift_in_training>` on their last layer.
 
     Example:
-        >>> args = TrainingArguments("runs/text")
-        >>> loss = loss_func(args, [500, 50, 5], beta=1.5)  # Trainer(model, args, compute_loss_func=loss, ...)
+        >>> loss = loss_func([500, 50, 5], beta=1.5)
         >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.0, 1.0]])
         >>> loss({"logits": logits}, torch.tensor([0, 2]), num_items_in_batch=2)
         tensor(3.2200)
@@ -49,17 +48,13 @@ def loss_func(args: TrainingArguments, counts: Vector, *, beta: float) -> "Train
         ...     loss({"logits": logits}, torch.tensor([0, 2]))  # plain
         tensor(0.5439)
     """
-    return TrainerLoss(args, counts, beta)
+    return TrainerLoss(counts, beta)
 
 
 class TrainerLoss:
     """The loss that :func:`loss_func` returns."""
 
-    def __init__(self, args: TrainingArguments, counts: Vector, beta: float) -> None:
-        if not isinstance(args, TrainingArguments):
-            raise TypeError(f"Expected `args` to be the TrainingArguments of the Trainer, but got {describe(args)}.")
-        self.args = args
-        """The arguments of the Trainer; their label smoothing is read for each batch."""
+    def __init__(self, counts: Vector, beta: float) -> None:
         self.loss = ClassBalancedSoftmaxLoss(counts, beta=beta, reduction="sum")
         """The loss in training, summed over the labels."""
         self.held_out: list[tuple[Tensor, Tensor]] | None = None
@@ -74,19 +69,30 @@ class TrainerLoss:
                 f"{describe(labels)}; longtail.shift_in_training works with other models."
             )
         logits, labels = logits.flatten(0, -2), labels.flatten().to(logits.device)
-        smoothing = self.args.label_smoothing_factor
         if torch.is_grad_enabled():
             if self.loss.counts.device != logits.device:
                 self.loss.to(logits.device)
-            self.loss.label_smoothing = smoothing
+            self.loss.label_smoothing = _label_smoothing()
             total: Tensor = self.loss(logits, labels)
         else:  # the Trainer evaluates without gradients
-            total = F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)
+            total = F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=_label_smoothing())
             if self.held_out is not None:
                 kept = labels != _IGNORED
                 self.held_out.append((logits[kept], labels[kept]))
         number = (labels != _IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
         return total / (number.to(total.device) if isinstance(number, Tensor) else number)
+
+
+def _label_smoothing() -> float:
+    """Return the label smoothing of the Trainer that is calling; it passes neither itself nor its arguments."""
+    # Users could forget a parameter for it, and their label_smoothing_factor would then be ignored without a warning.
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Trainer):
+            return float(caller.args.label_smoothing_factor)
+    return 0.0
 
 
 def compute_metrics(groups: Groups) -> Callable[[Any], dict[str, float]]:
@@ -124,7 +130,7 @@ class AutoBetaCallback(TrainerCallback):
         after: epochs before the first change, because the first logits say little.
 
     Example:
-        >>> loss = loss_func(TrainingArguments("runs/text"), [500, 50, 5], beta=1.0)
+        >>> loss = loss_func([500, 50, 5], beta=1.0)
         >>> callback = AutoBetaCallback(loss)  # Trainer(..., compute_loss_func=loss, callbacks=[callback])
     """
 

@@ -190,10 +190,14 @@ class Description:
             "files that cannot be read": self.unreadable,
         }
 
-    def shown_classes(self) -> list[int | None]:
-        """The classes by falling count; of more than 30 the first 10 and the last 19, with ``None`` between them."""
+    def shown_classes(self, *, everything: bool = False) -> list[int | None]:
+        """The classes by falling count; of more than 30 the first 10 and the last 19, with ``None`` between them.
+
+        Args:
+            everything: all of them instead.
+        """
         order = self.counts.argsort(descending=True, stable=True).tolist()
-        return order if len(order) <= 30 else [*order[:10], None, *order[-19:]]
+        return order if everything or len(order) <= 30 else [*order[:10], None, *order[-19:]]
 
     def _repr_html_(self) -> str:
         rows = [("…", "…") if c is None else (self.class_names[c], f"{self.counts[c]:,}") for c in self.shown_classes()]
