@@ -102,7 +102,7 @@ def test_an_array_that_is_disturbed_leaves_what_one_process_leaves(tmp_path):
 
 def test_a_time_limit_queues_workers_again(tmp_path):
     (tmp_path / "my plan.toml").write_text(
-        PLAN.replace("epochs = 150", "epochs = 3000").replace("seeds = 6", "seeds = 1")
+        PLAN.replace("epochs = 150", "epochs = 30000").replace("seeds = 6", "seeds = 1")
     )
     with slurm():
         said = longtail(tmp_path, *ON_SLURM, "2", "--time", "2:00")
