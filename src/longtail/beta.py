@@ -36,6 +36,9 @@ _STEPS = 60  # at most; four to ten are usual
 _ELEMENTS = 2**19  # of the logits that are worked on together: 4 MB in float64
 _HUGE = 1.0  # a standard error of delta beyond which a fit is of no use
 _ERRORS = 10  # misclassified samples that a fit needs: fewer are fitted by accident, with a small standard error
+_CERTAIN = 2.0  # standard errors that delta must exceed
+_ACCURACY = 0.05  # what a point of accuracy is worth in points of recall over all classes
+_GRID = 32  # strengths among which tau is chosen
 _TRACE = 1000  # updates that AutoBeta keeps
 _PROBLEMS = (  # in the order of HeldOut.problems
     "only one class has held-out samples",
@@ -50,11 +53,13 @@ _PROBLEMS = (  # in the order of HeldOut.problems
 class ShiftFit(NamedTuple):
     r"""The additional shift estimated on held-out data, from :func:`fit_shift`.
 
-    A balanced posterior is estimated by :math:`\mathrm{softmax}((z - \tau \log N) / T)`.
+    A balanced posterior is estimated by :math:`\mathrm{softmax}((z - \delta \log N) / T)`.
     """
 
     delta: float
     """The estimate; :attr:`tau` is what to use."""
+    tau: float
+    """What to add to beta, or the strength for :func:`adjust_logits <longtail.adjust_logits>`; 0 if there is a problem."""
     temperature: float
     """T, by which logits are divided."""
     std_error: float
@@ -63,17 +68,6 @@ class ShiftFit(NamedTuple):
     """Newton steps taken."""
     problem: str | None
     """Why delta must not be used; ``None`` if it may be."""
-
-    @property
-    def tau(self) -> float:
-        r"""What to add to beta, or the strength for :func:`adjust_logits <longtail.adjust_logits>`.
-
-        It is :math:`\delta \max(0, 1 - \mathrm{SE}^2 / \delta^2)`, the positive-part James-Stein estimate: nearly all
-        of a delta that is certain, nothing of one within its standard error. It is 0 if delta must not be used.
-        """
-        if self.problem or abs(self.delta) <= self.std_error:
-            return 0.0
-        return self.delta - self.std_error**2 / self.delta
 
 
 def fit_shift(
@@ -90,6 +84,13 @@ def fit_shift(
     weighted alike, and returns :math:`\delta = b / a` and :math:`T = 1 / a`. The problem is convex. At
     :math:`\delta = 0` the mean prediction over the classes has no slope against :math:`\log N`. The standard error is
     a sandwich estimate, because rows are weighted, for samples drawn class by class, with the delta method.
+
+    :math:`\tau` is never further from 0 than :math:`\delta`. First, :math:`\delta` is shrunk by two standard errors:
+    :math:`\delta \max(0, 1 - (2\,\mathrm{SE} / \delta)^2)`. The shift that is best for all classes alike may then
+    lower accuracy a lot for a negligible gain. Therefore :math:`\tau` is the strength between 0 and the shrunk
+    :math:`\delta` with the highest expected recall over all classes plus 0.05 times the expected accuracy on data with
+    the class frequencies of the training data. Both are means over the held-out rows of the posterior of the predicted
+    class.
 
     Classes without a held-out sample are left out of the softmax: in its denominator they would only be penalised.
 
@@ -109,7 +110,7 @@ def fit_shift(
         >>> logits = torch.tensor([[3., 0.], [2., 0.], [1., 0.], [2., 0.], [1., 0.], [0., 1.]]).repeat(10, 1)
         >>> fit = fit_shift(logits, labels, counts=[100, 10])
         >>> round(fit.delta, 2), round(fit.std_error, 2), round(fit.tau, 2), fit.problem
-        (0.62, 0.06, 0.62, None)
+        (0.62, 0.06, 0.60, None)
     """
     counts = as_counts(counts, fractions=True)
     logits = as_tensor("logits", logits)
@@ -135,7 +136,7 @@ def fit_shift(
         if len(sample_weight) != len(labels):
             raise ValueError(f"Expected `sample_weight` to have {len(labels)} rows, but got {len(sample_weight)}.")
     held_out = HeldOut(labels, counts, prior, sample_weight=sample_weight)
-    return held_out.describe(held_out.fit(logits))
+    return held_out.describe(held_out.fit(logits), logits)
 
 
 class Solution(NamedTuple):
@@ -195,8 +196,10 @@ class HeldOut:
         self.present = (weights > 0).nonzero().flatten()
         """Classes with held-out samples."""
         self.samples = samples[self.present]
-        log_counts = counts.to(device).double()[self.present].log()
-        self.log_counts = log_counts - log_counts.mean()
+        seen = counts.to(device).double()[self.present]
+        self.frequencies = seen / seen.sum()
+        """Of the training data, among the classes with held-out samples."""
+        self.log_counts = seen.log() - seen.log().mean()
         self.rows = torch.isin(labels, self.present).nonzero().flatten()
         place = torch.zeros(counts.numel(), dtype=torch.int64, device=device)
         place[self.present] = torch.arange(len(self.present), device=device)
@@ -211,9 +214,7 @@ class HeldOut:
 
     def fit(self, logits: Tensor, start: Tensor | None = None, steps: int = _STEPS) -> Solution:
         """Damped Newton steps (Levenberg-Marquardt). On a CPU they end at convergence; elsewhere nothing is read."""
-        z = logits if len(self.present) == logits.shape[1] else logits[:, self.present]
-        z = (z if len(self.rows) == len(z) else z[self.rows]).double()
-        z = z - z.mean(1, keepdim=True)
+        z = self._of_present(logits)
         finite = self.reduce((~z.isfinite()).sum()) == 0
         scale = (self.reduce(self.weights @ z.square().mean(1))).sqrt().clamp(min=1e-300)
         theta = torch.stack([1 / scale, torch.zeros_like(scale)]) if start is None else start
@@ -247,14 +248,36 @@ class HeldOut:
         useless = ~(found.theta[0] > 0) | found.std_error.isnan()  # NaN: the logits of each row are all the same
         return torch.stack([few, equal, ~found.finite, found.wrong < _ERRORS, useless, ~(found.std_error < _HUGE)])
 
-    def describe(self, found: Solution) -> ShiftFit:
-        """The fit in numbers, and what is wrong with it; waits for the device."""
+    def describe(self, found: Solution, logits: Tensor) -> ShiftFit:
+        """The fit in numbers, with what is wrong with it, or else with tau; waits for the device."""
         delta, error = float(found.delta), float(found.std_error)
         there = self.problems(found).tolist()
         problem = _PROBLEMS[there.index(True)].format(error) if any(there) else None
         if not (self.determined and bool(found.finite)):
-            return ShiftFit(math.nan, math.nan, math.inf, 0, problem)
-        return ShiftFit(delta, 1 / float(found.theta[0]), error, int(found.steps), problem)
+            return ShiftFit(math.nan, 0.0, math.nan, math.inf, 0, problem)
+        certain = problem is None and abs(delta) > _CERTAIN * error
+        shrunk = delta - (_CERTAIN * error) ** 2 / delta if certain else 0.0
+        tau = self._strength(logits, found.theta[0], shrunk) if shrunk else 0.0
+        return ShiftFit(delta, tau, 1 / float(found.theta[0]), error, int(found.steps), problem)
+
+    def _strength(self, logits: Tensor, a: Tensor, most: float) -> float:
+        """The strength from 0 to ``most`` with the highest expected recall and, with a small weight, accuracy."""
+        z = self._of_present(logits)
+        strengths = torch.linspace(0, most, _GRID + 1, dtype=torch.float64, device=z.device)
+        worth = 1 + _ACCURACY * self.frequencies / self.shares
+        total = torch.zeros_like(strengths)
+        for rows, u, _ in self._parts(z, torch.stack([a, a * most])):
+            p = torch.softmax(u, 1) * worth * self.weights[rows, None]
+            for i, strength in enumerate(strengths):
+                predicted = (z[rows] - strength * self.log_counts).argmax(1, keepdim=True)
+                total[i] += p.gather(1, predicted).sum()
+        return float(strengths[total.argmax()])
+
+    def _of_present(self, logits: Tensor) -> Tensor:
+        """Logits of the rows and classes that are used, in float64, with mean zero per row."""
+        z = logits if len(self.present) == logits.shape[1] else logits[:, self.present]
+        z = (z if len(self.rows) == len(z) else z[self.rows]).double()
+        return z - z.mean(1, keepdim=True)
 
     def _sums(self, z: Tensor, theta: Tensor) -> Tensor:
         """Loss, gradient (2) and Hessian (3), weighted and summed over all samples."""

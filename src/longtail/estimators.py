@@ -539,7 +539,7 @@ class _Head(nn.Module):
         return self.layers(self.standardize(x))  # type: ignore[no-any-return]
 
 
-_NO_FOLD = ShiftFit(math.nan, math.nan, math.inf, 0, "no class has two samples, so none can be held out")
+_NO_FOLD = ShiftFit(math.nan, 0.0, math.nan, math.inf, 0, "no class has two samples, so none can be held out")
 
 
 def _is_auto(name: str, value: object) -> bool:
