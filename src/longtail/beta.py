@@ -36,7 +36,6 @@ _STEPS = 60  # at most; four to ten are usual
 _ELEMENTS = 2**19  # of the logits that are worked on together: 4 MB in float64
 _HUGE = 1.0  # a standard error of delta beyond which a fit is of no use
 _ERRORS = 10  # misclassified samples that a fit needs: fewer are fitted by accident, with a small standard error
-_CERTAIN = 2.0  # standard errors that delta must exceed
 _ACCURACY = 0.05  # what a point of accuracy is worth in points of recall over all classes
 _GRID = 32  # strengths among which tau is chosen
 _TRACE = 1000  # updates that AutoBeta keeps
@@ -59,7 +58,7 @@ class ShiftFit(NamedTuple):
     delta: float
     """The estimate; :attr:`tau` is what to use."""
     tau: float
-    """What to add to beta, or the strength for :func:`adjust_logits <longtail.adjust_logits>`; 0 if there is a problem."""
+    """What to add to beta, or the strength for :func:`adjust_logits <longtail.adjust_logits>`; 0 after a problem."""
     temperature: float
     """T, by which logits are divided."""
     std_error: float
@@ -85,12 +84,11 @@ def fit_shift(
     :math:`\delta = 0` the mean prediction over the classes has no slope against :math:`\log N`. The standard error is
     a sandwich estimate, because rows are weighted, for samples drawn class by class, with the delta method.
 
-    :math:`\tau` is never further from 0 than :math:`\delta`. First, :math:`\delta` is shrunk by two standard errors:
-    :math:`\delta \max(0, 1 - (2\,\mathrm{SE} / \delta)^2)`. The shift that is best for all classes alike may then
-    lower accuracy a lot for a negligible gain. Therefore :math:`\tau` is the strength between 0 and the shrunk
-    :math:`\delta` with the highest expected recall over all classes plus 0.05 times the expected accuracy on data with
-    the class frequencies of the training data. Both are means over the held-out rows of the posterior of the predicted
-    class.
+    :math:`\tau` is between 0 and :math:`\delta`, in two steps. :math:`\delta` is shrunk by its standard error, to
+    :math:`\delta \max(0, 1 - \mathrm{SE}^2 / \delta^2)`, the positive-part James-Stein estimate. The last part of a
+    shift may lower accuracy a lot for hardly any recall, so :math:`\tau` is where expected recall over all classes plus
+    0.05 times expected accuracy is highest, for accuracy on data with the class frequencies of the training data. Both
+    are expected by the fitted posterior of the held-out rows.
 
     Classes without a held-out sample are left out of the softmax: in its denominator they would only be penalised.
 
@@ -110,7 +108,7 @@ def fit_shift(
         >>> logits = torch.tensor([[3., 0.], [2., 0.], [1., 0.], [2., 0.], [1., 0.], [0., 1.]]).repeat(10, 1)
         >>> fit = fit_shift(logits, labels, counts=[100, 10])
         >>> round(fit.delta, 2), round(fit.std_error, 2), round(fit.tau, 2), fit.problem
-        (0.62, 0.06, 0.60, None)
+        (0.62, 0.06, 0.44, None)
     """
     counts = as_counts(counts, fractions=True)
     logits = as_tensor("logits", logits)
@@ -255,8 +253,7 @@ class HeldOut:
         problem = _PROBLEMS[there.index(True)].format(error) if any(there) else None
         if not (self.determined and bool(found.finite)):
             return ShiftFit(math.nan, 0.0, math.nan, math.inf, 0, problem)
-        certain = problem is None and abs(delta) > _CERTAIN * error
-        shrunk = delta - (_CERTAIN * error) ** 2 / delta if certain else 0.0
+        shrunk = delta - error**2 / delta if problem is None and abs(delta) > error else 0.0
         tau = self._strength(logits, found.theta[0], shrunk) if shrunk else 0.0
         return ShiftFit(delta, tau, 1 / float(found.theta[0]), error, int(found.steps), problem)
 
