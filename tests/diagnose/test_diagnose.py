@@ -216,8 +216,8 @@ def test_rounded_probabilities_give_nearly_the_shift_of_exact_ones():
             one["probabilities"] = scores / scores.sum(1, keepdims=True)
         without_logits = [{name: one[name] for name in ("labels", "probabilities")} for one in (val, test)]
         found[digits] = diagnose(without_logits[1], val=without_logits[0], counts=counts).shift
-    assert found[12].tau == pytest.approx(1.0, abs=3 * found[12].std_error)
-    assert found[3].tau == pytest.approx(1.0, abs=0.2)  # 46 % of the probabilities are 0; as 1e-30 they give 3.8
+    assert found[12].delta == pytest.approx(1.0, abs=3 * found[12].std_error)
+    assert found[3].delta == pytest.approx(1.0, abs=0.2)  # 46 % of the probabilities are 0; as 1e-30 they give 3.8
     assert found[3].change("test", "all") > 0.9 * found[12].change("test", "all")
 
 
