@@ -99,8 +99,8 @@ Features of texts are those of all-MiniLM-L6-v2, features of images those of Eff
 Every run was trained with weight decay 0.01, 0.1 and 1 (`LogisticRegression`: C from 0.0001 to 1, on standardised
 features, too), and the tables have the one with the highest recall over all classes on the validation data of that run.
 Beta and tau are chosen on the same validation data within each run. The learning rate was not tuned again. Where 1 is
-chosen, a stronger decay may be better still. CBS subtracts the measured shift without shrinking it by its standard
-error, which came later ([beta](../docs/auto_beta.md)).
+chosen, a stronger decay may be better still. CBS subtracts all of the measured shift; that `tau` may be a part
+of it came later ([beta](../docs/auto_beta.md)).
 
 Every seed has different test and validation data; these overlap between seeds, so the intervals are somewhat too
 narrow. GoEmotions has official splits: there, seeds differ in initial weights and order only, intervals say nothing
