@@ -236,7 +236,7 @@ def test_measures_page(capsys):
 def test_diagnose_page(here, capsys):
     space = reader()
     run_blocks("diagnose.md", space)
-    assert "longtail.adjust_logits(logits, counts, tau=1.18)" in capsys.readouterr().out
+    assert "longtail.adjust_logits(logits, counts, tau=1.14)" in capsys.readouterr().out
     assert (here / "diagnosis.html").exists()
 
 
