@@ -125,6 +125,28 @@ def test_describe_list_of_images(run, tmp_path):
     assert "mine: 2 train, 1 test images, 2 classes" in out
 
 
+def test_a_table_of_texts(run, tmp_path):
+    """It needs labels; names of columns are not printed as flags; an error about numbers names --text."""
+    (tmp_path / "a.csv").write_text("text,emotion,dialogue\nwhy?,joy,1\nno,,2\n")
+    code, _, err = run("data", "describe", tmp_path / "a.csv", "--text", "text")
+    assert code == 2
+    assert "columns text and label, but got text, emotion, dialogue; --label-column names another" in one_sentence(err)
+    code, _, err = run("data", "describe", tmp_path / "a.csv", "--label-column", "dialogue")
+    assert code == 2
+    assert "texts need `--text COLUMN` of `longtail data describe`" in one_sentence(err)
+    code, _, err = run("data", "describe", tmp_path / "a.csv", "--label-column", "Emotion", "--text", "text")
+    assert code == 2
+    assert 'Expected a value in column "Emotion" of' in one_sentence(err)
+    (tmp_path / "b.csv").write_text("text,label,dialogue\nwhy?,joy,1\n,joy,2\n")
+    code, _, err = run("data", "describe", tmp_path / "b.csv")
+    assert code == 2
+    assert "\"text\" has 'why?' in row 1; " in one_sentence(err)
+    assert "texts need `--text COLUMN` of `longtail data describe`" in err
+    code, _, err = run("data", "describe", tmp_path / "b.csv", "--text", "text")
+    assert code == 2
+    assert 'Expected a value in column "text" of' in one_sentence(err)
+
+
 def test_describe_image_with_two_labels(run, tmp_path):
     picture(tmp_path / "a.png", 0)
     (tmp_path / "mine.csv").write_text("path,label\na.png,cat\na.png,[dog]\n")

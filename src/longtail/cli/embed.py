@@ -121,7 +121,7 @@ def _texts(given: argparse.Namespace, dataset: DataSet) -> DataSet:
 def _table(given: argparse.Namespace) -> Rows[FeatureVectors]:
     table = open_texts(given.data, given)
     if not table.labels:
-        note(f"{given.data} has no column `label`, so its features cannot be trained on; --label-column names another.")
+        note(f'{given.data} has no column "label", so its features cannot be trained on; --label-column names another.')
     vectors = FeatureVectors(_vectors(given, table.samples.stored))
     return Rows(vectors, table.labels, table.splits, table.groups)
 
