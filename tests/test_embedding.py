@@ -106,6 +106,18 @@ def test_features_of_texts(run, encoder):
     assert (len(dataset.train), len(dataset.test), dataset.class_names) == (4, 1, ("x", "y"))
 
 
+def test_long_texts_are_named(run, encoder, tmp_path):
+    """Two texts that differ after 256 tokens have the same vector, and a sentence says so."""
+    texts = ["a " * 300, "a " * 300 + "b", "a b"]
+    (tmp_path / "a.csv").write_text("\n".join(["text", *texts]))
+    words = ("--text", "text", "--model", encoder, "--device", "cpu", "--out", "a.npz")
+    code, _, err = run("embed", "a.csv", *words)
+    assert code == 0
+    assert "2 of 3 texts have 256 tokens or more; only the first 256 are read." in err
+    first, second, _ = np.load("a.npz")["features"]
+    np.testing.assert_array_equal(first, second)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
