@@ -131,6 +131,9 @@ def test_a_table_of_texts(run, tmp_path):
     code, _, err = run("data", "describe", tmp_path / "a.csv", "--text", "text")
     assert code == 2
     assert "columns text and label, but got text, emotion, dialogue; --label-column names another" in one_sentence(err)
+    code, _, err = run("data", "describe", tmp_path / "a.csv", "--text", "body", "--label-column", "emotion")
+    assert code == 2
+    assert "columns body and emotion, but got text, emotion, dialogue; the first line" in one_sentence(err)
     code, _, err = run("data", "describe", tmp_path / "a.csv", "--label-column", "dialogue")
     assert code == 2
     assert "texts need `--text COLUMN` of `longtail data describe`" in one_sentence(err)

@@ -241,7 +241,7 @@ def test_classes_in_fewer_than_three_groups_are_named():
 def test_a_list_without_a_single_file_is_one_error(tmp_path):
     (tmp_path / "table.txt").write_text("width,height,Class\n0.3,0.2,A\n0.1,0.2,B\n")
     data = open_path(tmp_path / "table.txt")
-    with pytest.raises(FileNotFoundError, match=r"of table in .*, but none of 3 files exists, .*`image_root`.*\.csv"):
+    with pytest.raises(FileNotFoundError, match=r"of table in .*, but none of the 3 exists, .*`image_root`.*\.csv"):
         describe_dataset(data)
     assert describe_dataset(data, read_images=False).sizes == {"train": 3}
 

@@ -323,7 +323,7 @@ def _check_files(dataset: DataSet) -> None:
     files = [split.images for split in dataset.splits.values() if isinstance(split.images, FileImages) and len(split)]
     if files and not any(os.path.exists(one.path(i)) for one in files for i in range(len(one))):  # noqa: PTH110 - names of any length
         raise FileNotFoundError(
-            f"Expected images of {dataset.name} in {files[0].root}, but none of {sum(map(len, files)):,} files exists, "
+            f"Expected images of {dataset.name} in {files[0].root}, but none of the {sum(map(len, files)):,} exists, "
             f"the first is {files[0].names[0][:_NAMES]}; `image_root` sets another folder, and a table must be "
             "a .csv, .tsv or .parquet file."
         )

@@ -121,12 +121,10 @@ def check_columns(
     if _lacks(header, needed):
         *others, last = needed
         what = f"the columns {', '.join(others)} and {last}" if others else f'a column "{last}"'
-        options = [f"`{name}_column`" for name in ("path", "label") if name in needed and "label" in needed]
+        options = [f"`{name}_column`" for name in ("path", "label") if name in needed and _lacks(header, [name])]
         hint = f"; {' and '.join(options)} {'names another' if len(options) < 2 else 'name others'}" if options else ""
-        if "path" in needed and len(needed) > 1 and not _lacks(header, needed[1:]):
-            hint = f"; `path_column` names another; {FOR_TEXTS}"
-        if list(needed) == ["path"]:
-            hint = "; `longtail embed --text COLUMN` makes features of texts"
+        if "path" in needed and not _lacks(header, needed[1:]):
+            hint += f"; {FOR_TEXTS}"
         hint += "" if is_parquet(path) else "; the first line must name the columns"
         names = some_of([name[:_LONGEST] for name in header], _NAMED) or "none"
         raise ValueError(f"Expected {path} to have {what}, but got {names}{hint}.")
