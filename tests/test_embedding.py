@@ -128,6 +128,8 @@ def test_long_texts_are_named(run, encoder, tmp_path):
         (["table.csv", "--text", "text", "--model", "pictures"], "config.json"),
         (["table.csv", "--text", "body", "--model", "nowhere"], "body"),
         (["empty.csv", "--text", "text", "--model", "nowhere"], "row 2"),
+        (["table.csv", "--text", "text", "--split-by", "Who", "--model", "nowhere"], "columns text and Who"),
+        (["nolabel.csv", "--text", "text", "--split-by", "label", "--model", "nowhere"], "columns text and label"),
         (["pictures", "--text", "text", "--model", "nowhere"], "to be a table"),
     ],
 )
@@ -135,6 +137,7 @@ def test_long_texts_are_named(run, encoder, tmp_path):
 def test_wrong_arguments(run, tmp_path, words, message):
     (tmp_path / "table.csv").write_text("text,label\na,x\n")
     (tmp_path / "empty.csv").write_text("text,label\na,x\n,y\n")
+    (tmp_path / "nolabel.csv").write_text("text\na\n")
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
     code, _, err = run("embed", *words, "--out", "features.npz", "--device", "cpu")
     assert code == 2

@@ -333,7 +333,7 @@ def _cells(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     others = [name for name in columns if column(name) not in {"path", "label"}]
     if others:
         raise ValueError(f"Expected a .csv, .tsv or .parquet list with the column {', '.join(others)}, but got {path}.")
-    return [dict(zip(columns, (name.strip(), label), strict=True)) for _, name, label in read_pairs(path)]
+    return [dict(zip(columns, (name.strip(), label), strict=False)) for _, name, label in read_pairs(path)]
 
 
 def _below(folder: Path, name: str) -> str:

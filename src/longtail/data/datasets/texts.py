@@ -39,11 +39,12 @@ def read_texts(
         )
     texts, labels, splits, groups = (list[str]() for _ in range(4))
     for part, table in tables.items():
-        wanted = [name for name in (text, label, group) if name is not None]
-        rows = read_table(table, [name for name in wanted if labelled or column(name) != LABEL], [label, SPLIT])
+        always = labelled or column(label) != LABEL
+        needed = [name for name in (text, label if always else None, group) if name is not None]
+        rows = read_table(table, needed, [label, SPLIT])
         if not rows:
             raise ValueError(f"Expected {table} to have rows, but it has none.")
-        wanted = [name for name in wanted if name in rows[0]]
+        wanted = [name for name in (*needed, label) if name in rows[0]]
         for number, row in enumerate(rows, 1):
             for name in wanted:
                 if not row[name].strip():
