@@ -106,6 +106,18 @@ def test_features_of_texts(run, encoder):
     assert (len(dataset.train), len(dataset.test), dataset.class_names) == (4, 1, ("x", "y"))
 
 
+def test_long_texts_are_named(run, encoder, tmp_path):
+    """Two texts that differ after 256 tokens have the same vector, and a sentence says so."""
+    texts = ["a " * 300, "a " * 300 + "b", "a b"]
+    (tmp_path / "a.csv").write_text("\n".join(["text", *texts]))
+    words = ("--text", "text", "--model", encoder, "--device", "cpu", "--out", "a.npz")
+    code, _, err = run("embed", "a.csv", *words)
+    assert code == 0
+    assert "2 of 3 texts have 256 tokens or more; only the first 256 are read." in err
+    first, second, _ = np.load("a.npz")["features"]
+    np.testing.assert_array_equal(first, second)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -116,6 +128,8 @@ def test_features_of_texts(run, encoder):
         (["table.csv", "--text", "text", "--model", "pictures"], "config.json"),
         (["table.csv", "--text", "body", "--model", "nowhere"], "body"),
         (["empty.csv", "--text", "text", "--model", "nowhere"], "row 2"),
+        (["table.csv", "--text", "text", "--split-by", "Who", "--model", "nowhere"], "columns text and Who"),
+        (["nolabel.csv", "--text", "text", "--split-by", "label", "--model", "nowhere"], "columns text and label"),
         (["pictures", "--text", "text", "--model", "nowhere"], "to be a table"),
     ],
 )
@@ -123,6 +137,7 @@ def test_features_of_texts(run, encoder):
 def test_wrong_arguments(run, tmp_path, words, message):
     (tmp_path / "table.csv").write_text("text,label\na,x\n")
     (tmp_path / "empty.csv").write_text("text,label\na,x\n,y\n")
+    (tmp_path / "nolabel.csv").write_text("text\na\n")
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
     code, _, err = run("embed", *words, "--out", "features.npz", "--device", "cpu")
     assert code == 2
@@ -159,8 +174,8 @@ def test_texts_with_other_columns_and_without_labels(run, encoder, tmp_path):
     code, out, err = run("embed", "b.csv", "--text", "message", *words, "--out", "b.npz")
     assert code == 0
     assert "without labels" in out
-    assert "b.csv has no column `label`" in err
-    with pytest.raises(ValueError, match="`label`"):
+    assert 'b.csv has no column "label"' in err
+    with pytest.raises(ValueError, match=r"\"labels\".* only for `longtail predict`"):
         open_path("b.npz")
 
 
@@ -179,7 +194,7 @@ def test_a_folder_with_a_table_per_split(run, encoder, tmp_path):
     (tmp_path / "texts" / "test.tsv").write_text("text\nb\n")
     code, _, err = run("embed", "texts", *words)
     assert code == 2
-    assert "all tables in texts to have a column `label`" in err
+    assert 'all tables in texts to have a column "label"' in err
 
 
 def test_groups_are_kept_together_by_default(run, encoder, tmp_path):

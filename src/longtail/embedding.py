@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longtail._io import import_extra
-from longtail._progress import phase
+from longtail._progress import note, phase
 from longtail.data import DataSet, FeatureVectors, Split
 from longtail.inference import views
 from longtail.models import build_backbone, is_feature_model, pretrained_normalisation
@@ -93,6 +93,7 @@ def embed_texts(
     tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
     encoder = transformers.AutoModel.from_pretrained(model, local_files_only=True).to(device).eval()
     vectors = torch.empty(len(texts), encoder.config.hidden_size)
+    cut = 0
     by_length = torch.tensor([len(text) for text in texts]).argsort(stable=True)  # because padding costs time
     with torch.no_grad(), phase("embedding texts", len(texts)) as shown:
         for places in torch.split(by_length, batch_size):
@@ -105,6 +106,9 @@ def embed_texts(
             ).to(device)
             states = encoder(**inputs).last_hidden_state.float()
             mask = inputs["attention_mask"][:, :, None].float()
+            cut += int((mask.sum(1) >= max_length).sum())
             vectors[places] = ((states * mask).sum(1) / mask.sum(1).clamp(min=1)).cpu()
             shown.advance(len(places))
+    if cut:
+        note(f"{cut:,} of {len(texts):,} texts have {max_length} tokens or more; only the first {max_length} are read.")
     return vectors

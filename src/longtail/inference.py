@@ -17,7 +17,6 @@ from longtail._program import some_of
 from longtail.classes import Groups
 from longtail.data import BatchPlan, DataSet, FeatureVectors, FileImages, Normalisation, Split, Streaming, decode
 from longtail.data.augment import Augmentation, Compose
-from longtail.data.datasets.tables import column
 from longtail.data.loaders.decode import MAX_PIXELS, pixels_to_tensor, raw_pixels
 from longtail.metrics import class_statistics
 from longtail.models import FeatureNet, HeadSpec, Model, build_model, is_feature_model
@@ -144,7 +143,7 @@ class FeatureTransforms:
         names of their columns.
         """
         table = isinstance(features, FeatureVectors) or (hasattr(features, "iloc") and hasattr(features, "columns"))
-        names = [column(str(name)) for name in features.columns] if table and self.columns else []
+        names = [str(name).strip() for name in features.columns] if table and self.columns else []
         places = self._places(names) if names and tuple(names) != self.columns else slice(None)
         if isinstance(features, FeatureVectors):
             features = features.pixels[:, places]

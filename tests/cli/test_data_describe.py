@@ -20,7 +20,7 @@ def test_describe_folder_without_problems(run, birds):
     assert code == 0
     assert "birds: 31 train, 1 test images, 2 classes" in out
     assert "imbalance factor 30" in out
-    assert "1 head, 0 medium, 1 tail classes; groups: thirds of the classes" in out
+    assert "1 head, 0 medium, 1 tail classes (thirds of the classes" in out
     rows = [line.split() for line in out.splitlines() if "█" in line]
     assert [row[:-1] for row in rows] == [["sparrow", "30"], ["鷲", "[rare]", "1"]]
     assert len(rows[0][-1]) == 40 > len(rows[1][-1]) >= 1  # every bar is visible
@@ -125,13 +125,38 @@ def test_describe_list_of_images(run, tmp_path):
     assert "mine: 2 train, 1 test images, 2 classes" in out
 
 
+def test_a_table_of_texts(run, tmp_path):
+    """It needs labels; names of columns are not printed as flags; an error about numbers names --text."""
+    (tmp_path / "a.csv").write_text("text,emotion,dialogue\nwhy?,joy,1\nno,,2\n")
+    code, _, err = run("data", "describe", tmp_path / "a.csv", "--text", "text")
+    assert code == 2
+    assert "columns text and label, but got text, emotion, dialogue; --label-column names another" in one_sentence(err)
+    code, _, err = run("data", "describe", tmp_path / "a.csv", "--text", "body", "--label-column", "emotion")
+    assert code == 2
+    assert "columns body and emotion, but got text, emotion, dialogue; the first line" in one_sentence(err)
+    code, _, err = run("data", "describe", tmp_path / "a.csv", "--label-column", "dialogue")
+    assert code == 2
+    assert "texts need `--text COLUMN` of `longtail data describe`" in one_sentence(err)
+    code, _, err = run("data", "describe", tmp_path / "a.csv", "--label-column", "Emotion", "--text", "text")
+    assert code == 2
+    assert 'Expected a value in column "Emotion" of' in one_sentence(err)
+    (tmp_path / "b.csv").write_text("text,label,dialogue\nwhy?,joy,1\n,joy,2\n")
+    code, _, err = run("data", "describe", tmp_path / "b.csv")
+    assert code == 2
+    assert "\"text\" has 'why?' in row 1; " in one_sentence(err)
+    assert "texts need `--text COLUMN` of `longtail data describe`" in err
+    code, _, err = run("data", "describe", tmp_path / "b.csv", "--text", "text")
+    assert code == 2
+    assert 'Expected a value in column "text" of' in one_sentence(err)
+
+
 def test_describe_image_with_two_labels(run, tmp_path):
     picture(tmp_path / "a.png", 0)
     (tmp_path / "mine.csv").write_text("path,label\na.png,cat\na.png,[dog]\n")
     code, out, _ = run("data", "describe", tmp_path / "mine.csv")
-    assert code == 1
+    assert code == 0
     lines = out.splitlines()
-    assert lines[lines.index("images with different labels (1):") + 1] == "  train: a.png (cat) = train: a.png ([dog])"
+    assert lines[lines.index("images with different labels (1):") + 1] == "  a.png 2 times (cat 1, [dog] 1)"
 
 
 @pytest.mark.parametrize(

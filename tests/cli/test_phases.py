@@ -40,6 +40,17 @@ def test_a_log_has_a_line_per_long_phase():
     assert shown(console) == "Reading 9 images\nThe cache is damaged.\n"
 
 
+def test_a_log_says_how_far_a_long_phase_is(monkeypatch):
+    monkeypatch.setattr(show, "LOG_SECONDS", 0.05)
+    console = Console(file=io.StringIO())
+    with show.Phases(console), _progress.phase("Reading", 9000) as one:
+        for _ in range(3):
+            time.sleep(0.07)
+            one.advance(3000)
+    assert shown(console).splitlines()[0] == "Reading"
+    assert "Reading: 6,000 of 9,000" in shown(console)
+
+
 def test_a_terminal_shows_how_far_it_is():
     console = Console(file=Terminal(), force_terminal=True, color_system=None)
     with show.Phases(console), _progress.phase("Reading", 4) as one:

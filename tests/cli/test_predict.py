@@ -174,7 +174,7 @@ def test_file_name_that_is_not_utf8(run, finished, photos):
         (["nowhere.png"], "{here}/nowhere.png to be an image, but it does not exist; --bad-images skip"),
         (["empty"], "Expected images in empty"),
         (["empty/none.txt"], "Expected images"),
-        (["empty/wrong.csv"], "Expected empty/wrong.csv to have a column `path`, but got file, label;"),
+        (["empty/wrong.csv"], 'Expected empty/wrong.csv to have a column "path", but got file, label;'),
         (["photos", "--device", "abacus"], "--device"),
         (["photos", "--out", "nowhere/labels.csv"], "--out to be in an existing folder"),
     ],

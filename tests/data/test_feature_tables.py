@@ -31,7 +31,7 @@ def test_every_table_gives_the_features(tmp_path, name):
     np.testing.assert_array_equal(data.test.images.pixels, ROWS[7:])
     assert data.class_names == ("ant", "bee", "cat")
     assert data.counts.tolist() == [4, 2, 1]
-    assert data.notes == ("Read 3 columns as features: length, width, weight.",)
+    assert data.notes == ("Read 3 columns as features: length, width, Weight.",)
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -48,10 +48,20 @@ def test_an_index_of_pandas_is_left_out_and_named(tmp_path):
     TABLE.to_csv(tmp_path / "a.csv")
     TABLE.iloc[[7, 0, 2, 1, 3, 4, 5, 6]].to_parquet(tmp_path / "a.parquet")
     pd.read_csv(tmp_path / "a.csv").to_csv(tmp_path / "b.csv", index=False)  # then it is called "Unnamed: 0"
-    for name, column in (("a.csv", ""), ("b.csv", "unnamed: 0"), ("a.parquet", "__index_level_0__")):
+    for name, column in (("a.csv", ""), ("b.csv", "Unnamed: 0"), ("a.parquet", "__index_level_0__")):
         data = open_path(tmp_path / name)
         assert data.train.images.pixels.shape == (8, 3)
         assert f"{column!r} is left out" in data.notes[0]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_columns_keep_their_capitals(tmp_path, name):
+    """Those of labels and splits are found in any case, but `T` and `t` are two features."""
+    table = TABLE.rename(columns={"length": "T", "width": "t", "label": "Label"}).assign(Split=["train"] * 8)
+    WRITERS[name](table, tmp_path / name)
+    vectors = open_path(tmp_path / name).train.images
+    assert vectors.columns == ("T", "t", "Weight")
+    np.testing.assert_array_equal(vectors.pixels, ROWS)
 
 
 def test_booleans_are_numbers(tmp_path):
@@ -66,7 +76,12 @@ def test_booleans_are_numbers(tmp_path):
     ("changes", "message"),
     [
         ({"width": [1, 2, None, 4, 5, 6, 7, 8]}, "row"),
-        ({"width": list("abcdefgh")}, r"numbers in column `width` of .* row 1 has 'a'; remove the column or encode it"),
+        (
+            {"width": list("abcdefgh")},
+            r"numbers in the columns of .*, but \"width\" has 'a' in row 1; .*get_dummies.* texts",
+        ),
+        ({"Weight": [*"1?345678"], "width": [*"12345", "", "x", "8"]}, r"\"Weight\" has '\?' in row 2"),
+        ({"Weight": [*"1?345678"], "width": [*"12345", "", "x", "8"]}, r"\"width\" has none in row 6"),
         ({"label": [*NAMES[:7], None]}, "row 8 has none"),
         ({"split": ["later"] * 8}, "'later'"),
     ],
@@ -85,7 +100,7 @@ def test_other_tables_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"first line of .*a\.csv to name the columns"):
         open_path(path)
     TABLE.rename(columns={"label": "Species"}).to_csv(path, index=False)
-    with pytest.raises(ValueError, match="a column `label`, but got length, width, Weight, Species; `label_column`"):
+    with pytest.raises(ValueError, match='a column "label", but got length, width, Weight, Species; `label_column`'):
         open_path(path)
     path.write_text("a,b,label\n1,2,x\n1,2\n")
     with pytest.raises(ValueError, match=r"3 values in row 2 of .*, but got 2"):
@@ -163,9 +178,9 @@ def test_new_rows_in_arrays_of_splits_need_no_labels(tmp_path):
 def test_arrays_that_are_unclear_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     for arrays, message in (
-        ({"X": ROWS, "embeddings": ROWS, "y": NAMES}, "one array `features`, but it has X and embeddings"),
+        ({"X": ROWS, "embeddings": ROWS, "y": NAMES}, 'one array "features", but it has X and embeddings'),
         ({"arr_0": ROWS, "arr_1": NAMES}, r"it has arr_0, arr_1; `numpy\.savez\(file, features="),
-        ({"X_train": ROWS, "y_test": NAMES}, "`label` of train"),
+        ({"X_train": ROWS, "y_test": NAMES}, '"label" of train'),
         ({"X": ROWS.reshape(8, 3, 1), "y": NAMES}, r"reshape\(len\(x\), -1\)"),
         ({"data": ROWS, "indptr": ROWS, "indices": ROWS, "shape": ROWS}, "sparse matrix; save"),
         ({"features": ROWS.astype(float) * 1e39, "labels": NAMES}, "range of float32, but 8 rows"),

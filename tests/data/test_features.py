@@ -92,7 +92,7 @@ def test_files_that_are_not_features(tmp_path):
     with pytest.raises(ValueError, match=r"a\.npz to be"):
         open_path(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", rows=ROWS)
-    with pytest.raises(ValueError, match="`features`, but it has rows"):
+    with pytest.raises(ValueError, match='"features", but it has rows'):
         open_path(tmp_path / "b.npz")
     np.save(tmp_path / "c.npy", ROWS)
     with pytest.raises(FileNotFoundError, match=r"c\.labels\.npy"):
@@ -107,7 +107,7 @@ def test_groups_are_not_split(tmp_path):
     held, kept = (set(split.groups.tolist()) for split in (dataset.val, dataset.train))
     assert held
     assert not held & kept
-    with pytest.raises(ValueError, match="`doctor`"):
+    with pytest.raises(ValueError, match='"doctor"'):
         open_path(path, split_by="doctor")
 
 

@@ -1,6 +1,7 @@
 """Differences between the disk and the catalog, and what is found in data sets with known faults."""
 
 import math
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,9 @@ from longtail.data import (
     ArrayImages,
     DataSet,
     Difference,
+    FeatureVectors,
     Split,
+    Texts,
     check_dataset,
     describe_dataset,
     from_dataset,
@@ -183,8 +186,8 @@ def test_every_fault_at_once(birds):
     assert found.counts.tolist() == [0, 7, 3]  # unreadable files are counted, and named
     assert found.imbalance_factor == pytest.approx(7 / 3)  # of those that have an image
     assert found.empty == ("empty",)
-    assert found.across == (("train: sparrow/0.png", "val: sparrow/copy.png", "test: sparrow/copy.bmp"),)
-    assert found.within == (("train: sparrow/3.png", "train: sparrow/twice.png"),)
+    assert found.across == ("train: sparrow/0.png = val: sparrow/copy.png = test: sparrow/copy.bmp",)
+    assert found.within == ("train: sparrow/3.png = train: sparrow/twice.png",)
     assert len(found.unreadable) == 2
     assert str(birds / "train" / "鷲" / "bad.jpg") in found.unreadable[0]
     assert str(birds / "test" / "sparrow" / "zero.jpg") in found.unreadable[1]
@@ -195,8 +198,8 @@ def test_a_repeated_line(tmp_path):
     picture(tmp_path / "b.png", 1)
     (tmp_path / "list.csv").write_text("path,label,split\na.png,x,train\na.png,x,train\nb.png,y,train\nb.png,y,test\n")
     found = describe_dataset(open_path(tmp_path / "list.csv"))
-    assert found.within == (("train: a.png", "train: a.png"),)
-    assert found.across == (("train: b.png", "test: b.png"),)
+    assert found.within == ("train: a.png 2 times",)
+    assert found.across == ("train: b.png = test: b.png",)
 
 
 def test_an_image_under_different_labels_is_named_with_them(tmp_path):
@@ -206,19 +209,48 @@ def test_an_image_under_different_labels_is_named_with_them(tmp_path):
     rows += ["c.png,cat,test", "d.png,dog,train", "d.png,dog,train"]
     (tmp_path / "list.csv").write_text("\n".join(["path,label,split", *rows]))
     found = describe_dataset(open_path(tmp_path / "list.csv"))
-    assert found.conflicting == (
-        ("train: a.png (cat)", "train: a.png (dog)"),
-        ("train: b.png (cat)", "test: b.png (dog)"),
-    )
-    assert [names[0] for names in found.within] == ["train: a.png", "train: d.png"]
-    assert [names[0] for names in found.across] == ["train: b.png", "train: c.png"]
+    assert found.conflicting == ("train: a.png 2 times (cat 1, dog 1)", "train: b.png = test: b.png (cat 1, dog 1)")
+    assert found.within == ("train: a.png 2 times", "train: d.png 2 times")
+    assert found.across == ("train: b.png = test: b.png", "train: c.png = test: c.png")
+
+
+def test_many_duplicates_are_one_short_line_with_the_most_frequent_first(birds):
+    texts = ["Right."] * 3 + ["Yeah,"] * 495 + ["x" * 900] * 2
+    labels = torch.tensor([0, 0, 0] + [1] * 254 + [2] * 140 + [3] * 74 + [4] * 27 + [5, 5])
+    texts = Split(Texts(tuple(texts)), labels)
+    found = describe_dataset(DataSet("swda", ("sv", "b", "aa", "ny", "other", "long" * 50), texts))
+    assert found.within[:2] == ("'Yeah,' 495 times", "'Right.' 3 times")
+    assert found.conflicting == ("'Yeah,' 495 times (b 254, aa 140, ny 74 and 1 more)",)
+    for number in range(300):
+        shutil.copy(birds / "train" / "sparrow" / "0.png", birds / "train" / "鷲" / f"{number:040}.png")
+    (line,) = describe_dataset(open_path(birds)).conflicting
+    assert len(line) < 200
+    assert line.endswith("… 301 times (鷲 300, sparrow 1)")
+
+
+def test_classes_in_fewer_than_three_groups_are_named():
+    vectors, labels = FeatureVectors(torch.arange(12.0)[:, None]), torch.tensor([0] * 6 + [1] * 4 + [2] * 2)
+    train = Split(vectors, labels, torch.tensor([0, 1, 2, 2, 2, 2, 0, 1, 1, 1, 3, 3]))
+    test = Split(vectors.subset(torch.tensor([0])), torch.tensor([1]), torch.tensor([0]))
+    for splits in ({"train": train}, {"train": train, "test": test}):
+        found = describe_dataset(DataSet("frogs", ("a", "b", "c"), **splits))
+        assert "2 classes in fewer than 3 groups, so not in all of training, validation and test: b, c" in found.facts
+    assert describe_dataset(DataSet("frogs", ("a", "b", "c"), replace(train, groups=None))).in_few_groups == ()
+
+
+def test_a_list_without_a_single_file_is_one_error(tmp_path):
+    (tmp_path / "table.txt").write_text("width,height,Class\n0.3,0.2,A\n0.1,0.2,B\n")
+    data = open_path(tmp_path / "table.txt")
+    with pytest.raises(FileNotFoundError, match=r"of table in .*, but none of the 3 exists, .*`image_root`.*\.csv"):
+        describe_dataset(data)
+    assert describe_dataset(data, read_images=False).sizes == {"train": 3}
 
 
 def test_the_same_bytes_in_another_shape_are_another_image():
     flat = torch.arange(12, dtype=torch.uint8)
     samples = [(flat.view(1, 3, 4), 0), (flat.view(1, 4, 3), 0), (flat.view(3, 2, 2), 0), (flat.view(1, 3, 4), 1)]
     found = describe_dataset(DataSet("made", ("a", "b"), from_dataset(samples)))
-    assert found.within == (("train: 0", "train: 3"),)
+    assert found.within == ("sample 0 = sample 3",)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def test_other_labels(tmp_path):
         (np.where(NUMBERS == 3, "", "cat"), "row 3 has none"),
         (NUMBERS - 2, "0 or more, but got -1; leave out"),
         (np.eye(8), r"shape \(8, 8\); of one-hot rows save `labels.argmax\(1\)`"),
-        (NUMBERS[:-1], "8 labels in `labels` of"),
+        (NUMBERS[:-1], '8 labels in "labels" of'),
         (NUMBERS.astype(object), r"save `labels\.astype\(str\)`"),
         (np.array([b"\xff"] * 8), "UTF-8"),
         (NUMBERS.astype("datetime64[D]"), "row 1 has a date"),

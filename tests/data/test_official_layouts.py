@@ -108,9 +108,9 @@ def test_describe_finds_equal_texts():
     data = DataSet("mine", ("x", "y"), split(["a", "b", "b", "c" * 99], [0, 1, 1, 0]), split(["a", "A"], [1, 1]))
     found = describe_dataset(data)
     assert found.title == "mine: 4 train, 2 test texts, 2 classes"
-    assert found.across == (("train: 'a'", "test: 'a'"),)
-    assert found.within == (("train: 'b'", "train: 'b'"),)
-    assert found.conflicting == (("train: 'a' (x)", "test: 'a' (y)"),)
+    assert found.across == ("train: 'a' = test: 'a'",)
+    assert found.within == ("train: 'b' 2 times",)
+    assert found.conflicting == ("train: 'a' = test: 'a' (x 1, y 1)",)
     assert describe_dataset(data, read_images=False).across == ()
     assert len({part.images.identity() for part in data.splits.values()}) == 2
 

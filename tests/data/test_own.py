@@ -361,7 +361,7 @@ def test_a_split_column(tmp_path, kind):
 def test_an_unknown_split_is_named(tmp_path):
     path = write_list(tmp_path, "csv", {"path": ["a", "b"], "label": ["x", "x"], "split": ["train", "later"]})
     with pytest.raises(
-        ValueError, match=r"`split` in row 2 of .*list\.csv to be train, val or test, but got 'later'\.$"
+        ValueError, match=r"\"split\" in row 2 of .*list\.csv to be train, val or test, but got 'later'\.$"
     ):
         open_path(path)
     path = write_list(tmp_path, "csv", {"path": ["a"], "label": ["x"], "split": ["test"]})
@@ -401,7 +401,7 @@ def test_chosen_columns_groups_and_root(tmp_path, kind):
 @pytest.mark.parametrize(("kind", "empty"), [("csv", " "), ("parquet", None)])
 def test_a_row_without_a_group_is_refused(tmp_path, kind, empty):
     path = write_list(tmp_path, kind, {"path": ["a", "b"], "label": ["x", "y"], "patient": ["1", empty]})
-    with pytest.raises(ValueError, match=r"^Expected a value of `patient`.* in row 2 of .*, but got none\.$"):
+    with pytest.raises(ValueError, match=r'^Expected a value of "patient".* in row 2 of .*, but got none\.$'):
         open_path(path, split_by="patient")
 
 
@@ -445,7 +445,7 @@ def test_a_list_per_split(tmp_path):
     assert data.test.groups.tolist() == [0]  # patient 1, as in training
     assert empty_folders(tmp_path, data) == []
     (tmp_path / "test.csv").write_text("path,label,split\nimages/z/1.png,z,train\n")
-    with pytest.raises(ValueError, match=r"`split` in row 1 of .*test\.csv to be test, but got 'train'"):
+    with pytest.raises(ValueError, match=r"\"split\" in row 1 of .*test\.csv to be test, but got 'train'"):
         open_path(tmp_path)
     (tmp_path / "train.txt").write_text("a.png x\n")
     with pytest.raises(ValueError, match=r"one list for train .*, but got train\.csv and train\.txt"):
@@ -480,7 +480,7 @@ def test_spaces_after_the_commas_of_a_header_are_stripped_from_cells_too(tmp_pat
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_repeated_columns_are_refused(tmp_path, kind):
     path = write_list(tmp_path, kind, {"path": ["a.png"], "label": ["x"], "Label": ["y"]})
-    with pytest.raises(ValueError, match=rf"list\.{kind} to have one column `label`, but it has 2\.$"):
+    with pytest.raises(ValueError, match=rf'list\.{kind} to have one column "label", but it has 2\.$'):
         open_path(path)
 
 
@@ -590,7 +590,7 @@ def test_only_needed_columns_of_parquet_are_read(tmp_path, monkeypatch):
     assert listed(open_path(path).train) == [("a.png", 0)]
     assert calls == [(["path", "label"], {"use_threads": False})]
     parquet.write_table(pa.Table.from_arrays([pa.array(["a"])] * 3, names=["path", "label", "label"]), path)
-    with pytest.raises(ValueError, match=r"list\.parquet to have one column `label`, but it has 2\.$"):
+    with pytest.raises(ValueError, match=r'list\.parquet to have one column "label", but it has 2\.$'):
         open_path(path)
 
 
@@ -663,7 +663,7 @@ def test_a_folder_of_images_without_classes_is_refused(tmp_path):
 def test_a_table_without_names_of_columns(tmp_path):
     path = tmp_path / "sms.tsv"
     path.write_text(f"ham\tGo until jurong point{' or further' * 9}\nspam\tWin\n")
-    with pytest.raises(ValueError, match=r"a column `1`, but got ham, Go .*; the first line must name the columns"):
+    with pytest.raises(ValueError, match=r'a column "1", but got ham, Go .*; the first line must name the columns'):
         read_texts(path, "1")
     with pytest.raises(ValueError, match=r"the columns path and label, but got ham, .*must name the columns") as caught:
         open_path(path)

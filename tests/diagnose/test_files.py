@@ -71,8 +71,8 @@ def test_samples_without_a_label_are_ignored_and_counted(tmp_path, files):
 
 L, Z = np.array([0, 1]), np.array([[1.0, 0.0], [0.0, 1.0]])
 BAD = {
-    "no labels": ({"logits": Z}, "Expected {} to have `labels`, in a table `label`, but it has `logits`."),
-    "no scores": ({"labels": L}, "Expected {} to have `logits`, `probabilities` or `predicted`, but it has `labels`."),
+    "no labels": ({"logits": Z}, 'Expected {} to have "labels", in a table "label", but it has "logits".'),
+    "no scores": ({"labels": L}, 'Expected {} to have "logits", "probabilities" or "predicted", but it has "labels".'),
     "rows": (
         {"labels": L, "logits": Z[:1]},
         "of shape (2, C), with one row per label and at least two classes, but got float64 of shape (1, 2).",
@@ -129,26 +129,26 @@ def test_bad_files(tmp_path):
         "d.npz": (npy.getvalue(), "d.npz: Expected an npz file .*, but it is an npy file"),
         "e.npz": (b"", "Expected .*e.npz to be an npz file"),
         "f.npz": (spoilt, "Expected .*f.npz to be an npz file"),
-        "g.npz": (other.getvalue(), "Expected .*g.npz to have `labels`, in a table `label`, but it has"),
+        "g.npz": (other.getvalue(), 'Expected .*g.npz to have "labels", in a table "label", but it has'),
         "b.npz": (b"PK\x03\x04half", "Expected .*b.npz to be an npz file"),
         "a.safetensors": (b"nothing", "Expected .* to be a whole safetensors file, but it is damaged"),
         "a.parquet": (b"nothing", "Expected .* to be a whole Parquet file, but it is damaged"),
         "a.csv": (b"label,predicted\n", "Expected .* to have a row per sample, but it has none"),
         "b.csv": (b"label,predicted\n1,2,3\n", "Expected 2 values in row 1 of .*, as in its first line, but got 3"),
-        "k.csv": (b"path,predicted,confidence\na.png,cat,0.9\n", "Expected .* `confidence`; `longtail evaluate RUN "),
-        "c.csv": (b"truth,predicted\n1,2\n", "Expected .* to have `labels`, in a table `label`, but it has `truth`"),
-        "d.csv": (b"label,x\n1,2\n", "Expected .* to have `logits`, `probabilities` or `predicted`"),
-        "e.csv": (b"label,logit_a,logit_b\n0,1,?\n", "Expected numbers in the columns `logit_…`"),
+        "k.csv": (b"path,predicted,confidence\na.png,cat,0.9\n", 'Expected .* "confidence"; `longtail evaluate RUN '),
+        "c.csv": (b"truth,predicted\n1,2\n", 'Expected .* to have "labels", in a table "label", but it has "truth"'),
+        "d.csv": (b"label,x\n1,2\n", 'Expected .* to have "logits", "probabilities" or "predicted"'),
+        "e.csv": (b"label,logit_a,logit_b\n0,1,?\n", 'Expected numbers in the columns "logit_…"'),
         "f.csv": (b"label,logit_a,logit_b\nz,1,2\n", "Expected labels of .* to be among a, b, but got 'z'"),
         "g.csv": (b"\xff\xfe", "Expected .* to be text in UTF-8"),
         "h.csv": (
             b"label,predicted\ncat,cat\n,cat\n",
-            "Expected `label` of .* for every sample, but sample 1 has none",
+            'Expected "label" of .* for every sample, but sample 1 has none',
         ),
-        "i.csv": (b"label,predicted\ncat,\n", "Expected `predicted` of .* for every sample, but sample 0 has"),
+        "i.csv": (b"label,predicted\ncat,\n", 'Expected "predicted" of .* for every sample, but sample 0 has'),
         "j.csv": (
             b"label,logit_a,logit_b,logit_a\n0,1,2,3\n",
-            "Expected .* to have one column `logit_a`, but it has 2",
+            'Expected .* to have one column "logit_a", but it has 2',
         ),
     }
     for name, (content, sentence) in cases.items():

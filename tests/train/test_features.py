@@ -158,7 +158,7 @@ def test_columns_of_a_table_are_taken_by_name(run, gaussians, tmp_path, suffix):
     assert predict(shuffled) == expected
     assert predict(without) == expected
     model = longtail.load("run")
-    assert model.transforms.columns == tuple(f"f {number}" for number in range(20))
+    assert model.transforms.columns == tuple(f"F {number}" for number in range(20))
     probabilities = model.predict(without).probabilities
     assert model.predict(table.iloc[:, :20].to_numpy()).probabilities.equal(probabilities)
     for frame in (table, shuffled):
@@ -168,16 +168,16 @@ def test_columns_of_a_table_are_taken_by_name(run, gaussians, tmp_path, suffix):
         found = json.loads((tmp_path / "metrics.json").read_text())["splits"]["test"]
         assert found["accuracy"] == np.mean(np.array([row["predicted"] for row in expected]) == stored["labels"])
     longtail.export("run", "torch.export", tmp_path / "exported")
-    assert json.loads((tmp_path / "exported" / "preprocessing.json").read_text())["columns"][1] == "f 1"
+    assert json.loads((tmp_path / "exported" / "preprocessing.json").read_text())["columns"][1] == "F 1"
     wrong = write(f"wrong.{suffix}", shuffled.drop(columns=["F 3", "F 11"]).assign(height=1.0))
     code, _, err = run("predict", "run", wrong)
     assert code == 2
-    assert one_sentence(err).endswith("the table lacks 'f 3', 'f 11' and also has 'height'.")
-    with pytest.raises(ValueError, match="lacks 'f 3'"):
+    assert one_sentence(err).endswith("the table lacks 'F 3', 'F 11' and also has 'height'.")
+    with pytest.raises(ValueError, match="lacks 'F 3'"):
         model.predict(without.drop(columns="F 3"))
-    with pytest.raises(ValueError, match="also has 'f 3'"):
+    with pytest.raises(ValueError, match="also has 'F 3'"):
         model.predict(pd.concat([without, without[["F 3"]]], axis=1))
-    with pytest.raises(ValueError, match="lacks 'f 3'"):
+    with pytest.raises(ValueError, match="lacks 'F 3'"):
         evaluate_on("run", open_path(wrong, label_column="species", split_by="patient"))
 
 

@@ -101,7 +101,10 @@ def _compare(name: str, root: Path, imbalance: float | None = None) -> int:
 def _describe(words: Sequence[str]) -> int:
     parser = _parser("describe", "Show what is in data: classes, counts, groups, duplicates, bad files.")
     parser.add_argument(
-        "data", metavar="DATA", help="a folder of class folders, a list of images, or a data set by name"
+        "data",
+        metavar="DATA",
+        help="a folder of class folders, a list of images, features (a file of arrays or a table of numbers), with "
+        "--text a table of texts, or a data set by name",
     )
     parser.flag("--text", "your own table of texts: the column with the texts", metavar="COLUMN")
     parser.flag("--no-read-images", "do not open the images: finds no bad or duplicate ones", action="store_true")
@@ -113,7 +116,7 @@ def _describe(words: Sequence[str]) -> int:
         found = describe_dataset(dataset, read_images=not given.no_read_images)
     folders = [] if given.data in CATALOG else empty_folders(given.data, dataset)
     show(found, folders, everything=given.all)
-    return 1 if found.unreadable or found.across or found.conflicting or found.empty or found.leaking else 0
+    return 1 if found.unreadable or found.across or found.empty or found.leaking else 0
 
 
 _COMMANDS = {"list": _list, "get": _get, "check": _check, "describe": _describe}

@@ -48,7 +48,9 @@ def run(words: Sequence[str]) -> int:
         "of your own table: the column with texts; labels are in `label`, and splits in `split` if there are any",
         metavar="COLUMN",
     )
-    parser.flag("--out", "the file of features", type=Path, required=True, metavar="FILE.npz")
+    parser.flag(
+        "--out", "the file of features; an existing one is replaced", type=Path, required=True, metavar="FILE.npz"
+    )
     parser.flag(
         "--image-size", "side of the images that the network sees", type=positive_integer, default=224, metavar="N"
     )
@@ -121,7 +123,7 @@ def _texts(given: argparse.Namespace, dataset: DataSet) -> DataSet:
 def _table(given: argparse.Namespace) -> Rows[FeatureVectors]:
     table = open_texts(given.data, given)
     if not table.labels:
-        note(f"{given.data} has no column `label`, so its features cannot be trained on; --label-column names another.")
+        note(f'{given.data} has no column "label", so its features cannot be trained on; --label-column names another.')
     vectors = FeatureVectors(_vectors(given, table.samples.stored))
     return Rows(vectors, table.labels, table.splits, table.groups)
 

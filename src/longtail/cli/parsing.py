@@ -183,7 +183,7 @@ def open_given(data: str, given: argparse.Namespace) -> DataSet:
     """Return the data set of this name, or one's own, opened as the flags of :func:`add_opening` say."""
     opening = {name: getattr(given, name) for name in OPENING}
     if getattr(given, "text", None) is not None:
-        return open_texts(data, given).dataset(Path(data).stem, Path(data))
+        return open_texts(data, given, labelled=True).dataset(Path(data).stem, Path(data))
     if data not in CATALOG:
         if opening["split_by"] is None and has_groups(data):
             opening["split_by"] = GROUP
@@ -192,14 +192,14 @@ def open_given(data: str, given: argparse.Namespace) -> DataSet:
     return load(data, given.root)
 
 
-def open_texts(data: str, given: argparse.Namespace) -> Rows[Texts]:
+def open_texts(data: str, given: argparse.Namespace, *, labelled: bool = False) -> Rows[Texts]:
     """Return the rows of your own table of texts, opened as ``--text`` and the flags of :func:`add_opening` say."""
     if data in CATALOG:
         raise ValueError(f"Expected no --text for {data}, a data set by name, but got {given.text}.")
     for name in ("image_root", "path_column"):
         if getattr(given, name) != getattr(Recipe, name):
             raise ValueError(f"Expected no `{name}` with --text, but got {getattr(given, name)}.")
-    return read_texts(data, given.text, label=given.label_column, group=given.split_by)
+    return read_texts(data, given.text, labelled=labelled, label=given.label_column, group=given.split_by)
 
 
 def add_reading(parser: Parser) -> None:

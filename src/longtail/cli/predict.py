@@ -26,7 +26,7 @@ from longtail.data.datasets.image_files import (
     read_pairs,
     split_lists,
 )
-from longtail.data.datasets.tables import column, read_lines, read_table
+from longtail.data.datasets.tables import read_lines, read_table
 from longtail.data.loaders.decode import UnreadableImageError
 from longtail.inference import TrainedClassifier, load
 from longtail.train.folder import RunFolder
@@ -122,7 +122,7 @@ def find_images(given: argparse.Namespace) -> list[tuple[Path, str | None]]:
         lists = list(split_lists(path).values()) if path.is_dir() else [path] if path.suffix.lower() in LISTS else []
         for file in lists:
             root = file.parent if given.image_root is None else Path(given.image_root)
-            rows = _listed(file, column(given.path_column), column(given.label_column))
+            rows = _listed(file, given.path_column, given.label_column)
             found += [(root / posix_path(root, name), label) for name, label in rows]
         if path.is_dir() and not lists:
             files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)

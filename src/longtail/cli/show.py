@@ -40,7 +40,7 @@ class SafeConsole(Console):
 console = SafeConsole()
 progress_console = SafeConsole(stderr=True)
 
-LOG_SECONDS = 60.0  # between two lines when the output is not a terminal
+LOG_SECONDS = 30.0  # between two lines when the output is not a terminal
 _SPEED_SECONDS = 600.0  # window of the speed, long enough to include an evaluation
 _NAME = 36  # characters of a run's name, so that a line has at most 80
 _NAMED = 5  # absent classes that are named
@@ -49,7 +49,7 @@ _LONG = 1.0  # seconds of a phase that is worth a line in a log
 
 
 class Phases:
-    """What a command does: live lines in a terminal, else a line per long phase.
+    """What a command does: live lines in a terminal, else a line per long phase, and how far it is every 30 seconds.
 
     Args:
         to: where to show it.
@@ -88,7 +88,7 @@ class Phases:
 
     @property
     def is_time_for_a_line(self) -> bool:
-        """Whether nothing was printed for a minute, where there is no terminal."""
+        """Whether nothing was printed for 30 seconds, where there is no terminal."""
         return not self.is_live and time.monotonic() - self._printed > LOG_SECONDS
 
     def _show(self, phase: Phase) -> None:
@@ -100,6 +100,8 @@ class Phases:
                 self._timer = threading.Timer(_LONG, self.line, (phase.text,))
                 self._timer.daemon = True
                 self._timer.start()
+            elif phase.total is not None and phase.in_logs and self.is_time_for_a_line:
+                self.line(f"{phase.text}: {phase.done:,} of {phase.total:,}")
         elif phase.total is None or phase.done:  # not before processes are started
             self._update(phase.text if phase.total is None else f"{phase.text}: {phase.done / phase.total:.0%}")
 
@@ -120,7 +122,7 @@ class Phases:
 
 
 class TrainingView(Phases):
-    """Progress of a fleet: two live lines in a terminal, else one line per minute."""
+    """Progress of a fleet: two live lines in a terminal, else a line every 30 seconds."""
 
     def __init__(self, to: Console = progress_console) -> None:
         super().__init__(to)

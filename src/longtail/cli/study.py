@@ -341,7 +341,7 @@ def _exit_code(outcome: Outcome | None) -> int:
 
 
 class View(Phases):
-    """A line per finished run, and a progress bar; without a terminal, a line per minute instead of the bar."""
+    """A line per finished run, and a progress bar; without a terminal, a line every 30 seconds instead of the bar."""
 
     def __init__(self, to: Console = progress_console) -> None:
         super().__init__(to)

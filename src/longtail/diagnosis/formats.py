@@ -145,20 +145,20 @@ def _join_scores(path: Path, columns: dict[str, Array]) -> dict[str, Array]:
         try:
             columns[kind] = np.stack([columns[prefix + name].astype(np.float64) for name in names], 1)
         except ValueError:
-            raise ValueError(f"Expected numbers in the columns `{prefix}…` of {path}, but got other text.") from None
+            raise ValueError(f'Expected numbers in the columns "{prefix}…" of {path}, but got other text.') from None
         break  # of logits and probabilities, the logits are used
     return columns
 
 
 def _check_arrays(source: str, folder: Path | None, arrays: Mapping[str, Array]) -> RawPredictions:
-    has = some_of([f"`{name}`" for name in arrays], 8) or "nothing"
+    has = some_of([f'"{name}"' for name in arrays], 8) or "nothing"
     label = next((name for name in ("labels", "label") if name in arrays), None)
     kind = next((name for name in (*_PREFIXES, "predicted") if name in arrays), None)
     if label is None:
         written = "; `longtail evaluate RUN --data DATA --predictions FILE` writes both" if "path" in arrays else ""
-        raise ValueError(f"Expected {source} to have `labels`, in a table `label`, but it has {has}{written}.")
+        raise ValueError(f'Expected {source} to have "labels", in a table "label", but it has {has}{written}.')
     if kind is None:
-        raise ValueError(f"Expected {source} to have `logits`, `probabilities` or `predicted`, but it has {has}.")
+        raise ValueError(f'Expected {source} to have "logits", "probabilities" or "predicted", but it has {has}.')
     labels, values = arrays[label], arrays[kind]
     if labels.ndim != 1:
         raise ValueError(f"Expected labels of {source} to have one dimension, but got shape {labels.shape}.")
@@ -175,7 +175,7 @@ def _check_arrays(source: str, folder: Path | None, arrays: Mapping[str, Array])
         if arrays[name].dtype.kind in "UO":  # an empty cell is not a class name
             empty = next((place for place, value in enumerate(arrays[name].tolist()) if value in (None, "")), None)
             if empty is not None:
-                raise ValueError(f"Expected `{name}` of {source} for every sample, but sample {empty} has none.")
+                raise ValueError(f'Expected "{name}" of {source} for every sample, but sample {empty} has none.')
     names = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else None
     return RawPredictions(source, kind, labels, values, names, folder)
 

@@ -1,8 +1,9 @@
 """Feature vectors: files of arrays, tables with a column per feature, and their place in a data set."""
 
+import math
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -20,7 +21,15 @@ from longtail._program import some_of
 from longtail.data.datasets.image_files import is_image
 from longtail.data.datasets.rows import SPLITS, Rows, label_texts, split_names
 from longtail.data.datasets.splits import ArrayImages
-from longtail.data.datasets.tables import TABLES, check_columns, column, is_parquet, open_text, read_columns
+from longtail.data.datasets.tables import (
+    FOR_TEXTS,
+    TABLES,
+    check_columns,
+    column,
+    is_parquet,
+    open_text,
+    read_columns,
+)
 
 FEATURES, LABEL, SPLIT, GROUP = "features", "label", "split", "group"
 """The usual names of columns and arrays."""
@@ -34,6 +43,7 @@ _BOOLEANS = {"true": 1.0, "false": 0.0}
 _INDEX = "unnamed: 0", "__index_level_0__"
 """How an index of pandas is called; in a CSV file that pandas wrote it has no name."""
 _SHOWN = 6  # columns that are named
+_NAMED = 50  # columns without numbers that are named
 
 Array = np.ndarray[Any, Any]
 
@@ -167,7 +177,7 @@ def _find(arrays: Mapping[str, Array], wanted: str, path: Path) -> str | None:
     others = _OTHER_NAMES.get(column(wanted), ())
     found = [small[name] for name in (column(wanted), *others) if name in small]
     if len(found) > 1 and column(found[0]) not in {column(wanted), f"{column(wanted)}s"}:
-        raise ValueError(f"Expected {path} to have one array `{wanted}`, but it has {' and '.join(found)}; rename one.")
+        raise ValueError(f'Expected {path} to have one array "{wanted}", but it has {" and ".join(found)}; rename one.')
     return found[0] if found else None
 
 
@@ -191,7 +201,7 @@ def _join_splits(path: Path, arrays: dict[str, Array], others: Sequence[str], ne
                 one = found[place]
                 joined[part] = one.reshape(-1) if name != FEATURES and one.shape[1:] == (1,) else one
             elif needed:
-                raise ValueError(f"Expected {path} to have `{name}` of {part}, but it has {', '.join(arrays)}.")
+                raise ValueError(f'Expected {path} to have "{name}" of {part}, but it has {", ".join(arrays)}.')
         if name == FEATURES:
             whole[SPLIT] = np.repeat(list(joined), list(map(len, joined.values())))
         if len(joined) == len(parts):
@@ -208,19 +218,21 @@ def _rows(path: Path, arrays: dict[str, Array], labelled: bool, label: str, grou
         )
     place, known = _find(arrays, FEATURES, path), _find(arrays, label, path)
     if place is None or (labelled and known is None):
-        what = FEATURES if place is None else label
+        what = FEATURES if place is None else "labels" if label == LABEL else label
+        only = "" if place is None else "; features without labels are only for `longtail predict`"
         raise ValueError(
-            f"Expected {path} to have `{what}`, but {has}; `numpy.savez(file, features=…, labels=…)` writes such names."
+            f'Expected {path} to have "{what}", but {has}; `numpy.savez(file, features=…, labels=…)` writes such '
+            f"names{only}."
         )
     vectors = _vectors(path, place, arrays[place])
-    texts = [] if known is None else label_texts(arrays[known], len(vectors), f"`{known}` of {path}")
+    texts = [] if known is None else label_texts(arrays[known], len(vectors), f'"{known}" of {path}')
     splits = ["train"] * len(vectors)
     if SPLIT in arrays:
         splits = split_names(path, arrays[SPLIT].tolist())
         if len(splits) != len(vectors):
-            raise ValueError(f"Expected `split` of {path} for each of {len(vectors)} rows, but got {len(splits)}.")
+            raise ValueError(f'Expected "split" of {path} for each of {len(vectors)} rows, but got {len(splits)}.')
     names = (
-        tuple(label_texts(arrays[_CLASSES], len(arrays[_CLASSES]), f"`{_CLASSES}` of {path}"))
+        tuple(label_texts(arrays[_CLASSES], len(arrays[_CLASSES]), f'"{_CLASSES}" of {path}'))
         if _CLASSES in arrays
         else None
     )
@@ -228,7 +240,7 @@ def _rows(path: Path, arrays: dict[str, Array], labelled: bool, label: str, grou
     if group is not None:
         found = arrays.get(group, arrays.get(column(group)))
         if found is None or found.shape != (len(vectors),):
-            raise ValueError(f"Expected an array `{group}` in {path} with a value per row, but {has}.")
+            raise ValueError(f'Expected an array "{group}" in {path} with a value per row, but {has}.')
         groups = list(map(str, found.tolist()))
     return Rows(FeatureVectors(vectors), texts, splits, groups, names)
 
@@ -241,7 +253,7 @@ def _vectors(path: Path, name: str, features: Array) -> Tensor:
                 "; save them as `x.reshape(len(x), -1)`; images are read from files, or by `longtail.data.from_dataset`"
             )
         raise ValueError(
-            f"Expected `{name}` of {path} to be numbers of shape (N, D), but got {features.dtype} of shape "
+            f'Expected "{name}" of {path} to be numbers of shape (N, D), but got {features.dtype} of shape '
             f"{features.shape}{hint}."
         )
     with np.errstate(over="ignore"):  # infinity is refused below
@@ -277,7 +289,7 @@ def _read_table(
     path: Path, labelled: bool, label: str, group: str | None
 ) -> tuple[dict[str, Array], list[str], list[str]]:
     """Return the arrays of a table by name, as those of an ``.npz``, the columns of features, and a note on them."""
-    others = [column(name) for name in (label, group) if name is not None]
+    others = [name for name in (label, group) if name is not None]
     read = _read_parquet if is_parquet(path) else _read_text
     names, places, vectors, texts = read(path, others if labelled else [], others)
     arrays = {name: np.array(texts[name], dtype=object) for name in (*others, SPLIT) if name in texts}
@@ -294,51 +306,60 @@ def _read_table(
 def _read_text(
     path: Path, needed: Sequence[str], others: Sequence[str]
 ) -> tuple[list[str], list[int], Array, dict[str, list[Any]]]:
-    """Return the names of all columns, the places of those of features, their numbers, and the other columns."""
+    """Return the names of all columns, the places of those of features, their numbers, and others by name."""
     with open_text(path, needed) as (header, rows):
         if _is_numeric(header):
             raise ValueError(
-                f"Expected the first line of {path} to name the columns, such as `{LABEL}` for the classes, but got "
+                f"Expected the first line of {path} to name the columns, such as {LABEL} for the classes, but got "
                 f"{shown(list(header))}."
             )
-        names = check_columns(path, header, needed)
-        places = _features(path, names, others)
-        numbers, cells = array("d"), {name: list[str]() for name in (*others, SPLIT) if name in names}
+        found, names = check_columns(path, header, needed, [*others, SPLIT]), list(map(str.strip, header))
+        places = _features(path, header, found.values())
+        texts = {wanted: list[str]() for wanted in found}
+        cells = [(header.index(name), texts[wanted]) for wanted, name in found.items()]
+        numbers, wrong = array("d"), dict[str, str]()
         chosen = itemgetter(*places, places[0])  # with one place it would not return a tuple
         for number, row in enumerate(rows, 1):
             try:
                 numbers.extend(map(float, chosen(row)[:-1]))
             except ValueError:
                 del numbers[(number - 1) * len(places) :]
-                numbers.extend(_number(path, names[place], number, row[place]) for place in places)
-            for name, values in cells.items():
-                values.append(row[names.index(name)])
-    return names, places, np.frombuffer(numbers).reshape(-1, len(places)), cells
+                numbers.extend(_number(wrong, names[place], number, row[place]) for place in places)
+            for place, values in cells:
+                values.append(row[place])
+    _refuse(path, wrong)
+    return names, places, np.frombuffer(numbers).reshape(-1, len(places)), texts
 
 
-def _features(path: Path, names: Sequence[str], others: Sequence[str]) -> list[int]:
-    places = [place for place, name in enumerate(names) if name not in {*others, SPLIT} and not _is_index(name)]
+def _features(path: Path, names: Sequence[str], others: Collection[str]) -> list[int]:
+    places = [place for place, name in enumerate(names) if name not in others and not _is_index(name)]
     if not places:
         raise ValueError(f"Expected {path} to have columns of features, but got {', '.join(names)}.")
     return places
 
 
 def _is_index(name: str) -> bool:
-    return not name or name in _INDEX
+    return column(name) in {"", *_INDEX}
 
 
-def _number(path: Path, name: str, row: int, cell: Any) -> float:
+def _number(wrong: dict[str, str], name: str, row: int, cell: Any) -> float:
+    """Return the number in a cell; if there is none, note it in ``wrong``, once per column."""
     value = _BOOLEANS.get(str(cell).strip().lower())
     if value is not None:
         return value
     with suppress(ValueError, TypeError):
         return float(cell)
-    if cell is None or not str(cell).strip():
-        raise ValueError(f"Expected a number in column `{name}` of {path}, but row {row} has none; fill or remove it.")
-    raise ValueError(
-        f"Expected numbers in column `{name}` of {path}, but row {row} has {str(cell)[:40]!r}; remove the column or "
-        f"encode it, for example with pandas.get_dummies; `label_column` says which column has the classes."
-    )
+    text = "" if cell is None else str(cell).strip()
+    wrong.setdefault(name, f'"{name}" has {repr(text[:40]) if text else "none"} in row {row}')
+    return math.nan
+
+
+def _refuse(path: Path, wrong: Mapping[str, str]) -> None:
+    if wrong:
+        raise ValueError(
+            f"Expected numbers in the columns of {path}, but {some_of([*wrong.values()], _NAMED)}; fill, encode (for "
+            f"example with pandas.get_dummies) or remove such columns; {FOR_TEXTS}."
+        )
 
 
 def _is_numeric(cells: Sequence[Any]) -> bool:
@@ -375,18 +396,18 @@ def _first_parquet_row(path: Path) -> tuple[list[str], list[Any]]:
 def _read_parquet(
     path: Path, needed: Sequence[str], others: Sequence[str]
 ) -> tuple[list[str], list[int], Array, dict[str, list[Any]]]:
-    vectors, used = _vector_column(path), {*others, SPLIT}
+    vectors, found = _vector_column(path), dict[str, str]()
 
     def chosen(names: Sequence[str]) -> list[str]:
-        known = zip(names, check_columns(path, names, needed), strict=True)
-        return [name for name, one in known if vectors is None or name == vectors or one in used]
+        found.update(check_columns(path, names, needed, [*others, SPLIT]))
+        return [name for name in names if vectors is None or name in {vectors, *found.values()}]
 
     table = read_columns(path, chosen)
-    names = list(map(column, table))
-    texts = dict(zip(names, table.values(), strict=True))
+    names = list(map(str.strip, table))
+    texts = {name: table[one] for name, one in found.items()}
     if vectors is None:
-        places = _features(path, names, others)
-        return names, places, _parquet_matrix(path, list(table), list(table.values()), places), texts
+        places = _features(path, list(table), found.values())
+        return names, places, _parquet_matrix(path, names, list(table.values()), places), texts
     lengths = [0 if row is None else len(row) for row in table[vectors]]
     wrong = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
     if wrong is not None:
@@ -398,11 +419,12 @@ def _read_parquet(
 
 
 def _parquet_matrix(path: Path, names: list[str], values: list[list[Any]], places: list[int]) -> Array:
-    vectors = np.empty((len(values[0]), len(places)))
+    vectors, wrong = np.empty((len(values[0]), len(places))), dict[str, str]()
     for at, place in enumerate(places):
         try:
             found = np.array(values[place])
             vectors[:, at] = found if found.dtype.kind in "iufb" else [*map(float, values[place])]
         except (ValueError, TypeError):
-            vectors[:, at] = [_number(path, names[place], row, cell) for row, cell in enumerate(values[place], 1)]
+            vectors[:, at] = [_number(wrong, names[place], row, cell) for row, cell in enumerate(values[place], 1)]
+    _refuse(path, wrong)
     return vectors

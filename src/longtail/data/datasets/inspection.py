@@ -1,7 +1,8 @@
 """What is in a data set: the differences from its catalog entry, and a description of your own data."""
 
 import hashlib
-from collections import defaultdict
+import os
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail._program import count, printable
+from longtail._program import count, printable, some_of
 from longtail._progress import phase
 from longtail.classes import Groups, class_counts
 from longtail.data.datasets.catalog import CATALOG, load
@@ -21,6 +22,7 @@ from longtail.data.datasets.splits import DataSet, FileImages, Split, Texts
 from longtail.data.loaders.decode import UnreadableImageError, is_rotated
 
 _SHOWN = 5  # items of a problem that a notebook lists
+_NAMES, _LABEL = 130, 20  # characters of the names of equal samples, and of a label
 
 
 @dataclass(frozen=True)
@@ -129,12 +131,12 @@ class Description:
     """Classes without training images."""
     absent: tuple[str, ...]
     """Classes that a held-out split does not have, as ``split: name``."""
-    across: tuple[tuple[str, ...], ...]
-    """The same image or text in more than one split, as ``split: name``."""
-    within: tuple[tuple[str, ...], ...]
+    across: tuple[str, ...]
+    """The same image or text in more than one split, as ``train: name = test: name``; the most frequent ones first."""
+    within: tuple[str, ...]
     """The same image more than once in one split."""
-    conflicting: tuple[tuple[str, ...], ...]
-    """The same image with different labels, as ``split: name (label)``."""
+    conflicting: tuple[str, ...]
+    """The same image with different labels, as ``name = name (label number, label number)``."""
     unreadable: tuple[str, ...]
     """Files that cannot be decoded, and why."""
     leaking: tuple[str, ...] = ()
@@ -143,6 +145,8 @@ class Description:
     """Groups that must not be split, of all splits."""
     whole: tuple[str, ...] = ()
     """Classes with all training images in one group, of which nothing can be held out."""
+    in_few_groups: tuple[str, ...] = ()
+    """Classes in fewer than three groups."""
     rotated: int = 0
     """Images that are turned or mirrored as their EXIF orientation says."""
     notes: tuple[str, ...] = ()
@@ -164,7 +168,7 @@ class Description:
     def imbalance(self) -> str:
         """The imbalance factor and the groups, in words."""
         groups = ", ".join(f"{size} {name}" for name, size in self.groups.sizes.items())
-        return f"imbalance factor {self.imbalance_factor:.0f}; {groups} classes; groups: {self.groups_from}"
+        return f"imbalance factor {self.imbalance_factor:.0f}; {groups} classes ({self.groups_from})"
 
     @property
     def facts(self) -> list[str]:
@@ -172,6 +176,9 @@ class Description:
         found = [*self.notes]
         if self.num_groups:
             found.append(f"{self.num_groups:,} groups, which are never split")
+        if self.in_few_groups:
+            few = f"{count(len(self.in_few_groups), 'class')} in fewer than 3 groups, so not in all of training"
+            found.append(f"{few}, validation and test: {some_of(self.in_few_groups)}")
         if self.rotated:
             found.append(f"{count(self.rotated, 'image')} turned or mirrored by EXIF orientation")
         return found
@@ -184,9 +191,9 @@ class Description:
             "classes in one group, of which nothing can be held out": self.whole,
             "classes without a training image": self.empty,
             "classes that a split does not have, so it cannot measure them": self.absent,
-            f"{self.what} in more than one split": [" = ".join(names) for names in self.across],
-            f"{self.what} more than once in a split": [" = ".join(names) for names in self.within],
-            f"{self.what} with different labels": [" = ".join(names) for names in self.conflicting],
+            f"{self.what} in more than one split": self.across,
+            f"{self.what} more than once in a split": self.within,
+            f"{self.what} with different labels": self.conflicting,
             "files that cannot be read": self.unreadable,
         }
 
@@ -216,6 +223,8 @@ class Description:
 def describe_dataset(dataset: DataSet, *, read_images: bool = True, workers: int = 4) -> Description:
     """Return class counts and groups, and what is wrong with the images or texts.
 
+    If images are read and all files are missing, it raises an error instead of listing them.
+
     Args:
         dataset: the data set.
         read_images: read every image or text, to find duplicates and images that cannot be decoded.
@@ -227,6 +236,8 @@ def describe_dataset(dataset: DataSet, *, read_images: bool = True, workers: int
         >>> found.sizes, found.imbalance_factor, found.across
         ({'train': 342, 'test': 500}, 62.0, ())
     """
+    if read_images:
+        _check_files(dataset)
     seen: dict[bytes, list[tuple[str, int]]] = defaultdict(list)  # places of an image: split and index
     unreadable: list[str] = []
     rotated = 0
@@ -241,17 +252,18 @@ def describe_dataset(dataset: DataSet, *, read_images: bool = True, workers: int
                         seen[found[0]].append((part, index))
                         rotated += found[1]
                     progress.advance(1)
-    across: list[tuple[str, ...]] = []
-    within: list[tuple[str, ...]] = []
-    conflicting: list[tuple[str, ...]] = []
-    for places in seen.values():
+    across: list[str] = []
+    within: list[str] = []
+    conflicting: list[str] = []
+    for places in sorted(seen.values(), key=len, reverse=True):
         if len(places) == 1:
-            continue
-        names = tuple(_name(dataset, part, index) for part, index in places)
-        (across if len({part for part, _ in places}) > 1 else within).append(names)
-        labels = [dataset.class_names[dataset.splits[part].labels[index]] for part, index in places]
-        if len(set(labels)) > 1:
-            conflicting.append(tuple(f"{name} ({label})" for name, label in zip(names, labels, strict=True)))
+            break
+        line = _line([_name(dataset, part, index) for part, index in places])
+        (across if len({part for part, _ in places}) > 1 else within).append(line)
+        labels = Counter(dataset.class_names[dataset.splits[part].labels[index]] for part, index in places)
+        if len(labels) > 1:
+            numbers = [f"{label[:_LABEL]} {number:,}" for label, number in labels.most_common()]
+            conflicting.append(f"{line} ({some_of(numbers)})")
     return Description(
         name=dataset.name,
         class_names=dataset.class_names,
@@ -274,6 +286,7 @@ def describe_dataset(dataset: DataSet, *, read_images: bool = True, workers: int
         leaking=tuple(groups_in_several_splits(dataset)),
         num_groups=len({group for split in dataset.splits.values() for group in _groups(split)}),
         whole=dataset.names_of((dataset.counts > 1) & ~dataset.can_hold_out),
+        in_few_groups=_in_few_groups(dataset),
         rotated=rotated,
         notes=dataset.notes,
     )
@@ -293,8 +306,27 @@ def groups_in_several_splits(dataset: DataSet) -> list[str]:
     ]
 
 
+def _in_few_groups(dataset: DataSet) -> tuple[str, ...]:
+    splits = dataset.splits.values()
+    rows = [torch.stack((split.labels, split.groups)) for split in splits if split.groups is not None]
+    if len(rows) < len(splits):
+        return ()
+    groups = class_counts(torch.unique(torch.cat(rows, 1), dim=1)[0], dataset.num_classes)
+    return dataset.names_of((groups > 0) & (groups < 3))
+
+
 def _groups(split: Split) -> list[int]:
     return [] if split.groups is None else sorted(set(split.groups.tolist()))
+
+
+def _check_files(dataset: DataSet) -> None:
+    files = [split.images for split in dataset.splits.values() if isinstance(split.images, FileImages) and len(split)]
+    if files and not any(os.path.exists(one.path(i)) for one in files for i in range(len(one))):  # noqa: PTH110 - names of any length
+        raise FileNotFoundError(
+            f"Expected images of {dataset.name} in {files[0].root}, but none of the {sum(map(len, files)):,} exists, "
+            f"the first is {files[0].names[0][:_NAMES]}; `image_root` sets another folder, and a table must be "
+            "a .csv, .tsv or .parquet file."
+        )
 
 
 def _digest(split: Split, index: int) -> tuple[bytes, bool] | UnreadableImageError:
@@ -311,8 +343,20 @@ def _digest(split: Split, index: int) -> tuple[bytes, bool] | UnreadableImageErr
     return digest.digest(), rotated
 
 
+def _line(names: Sequence[str]) -> str:
+    """Return the names of equal samples, and their number if not all are named."""
+    different = list(dict.fromkeys(names))
+    listed = " = ".join(different)
+    if len(listed) > _NAMES:
+        listed = f"{listed[:_NAMES]}…"
+    elif len(names) == len(different):
+        return listed
+    return f"{listed} {len(names):,} times"
+
+
 def _name(dataset: DataSet, part: str, index: int) -> str:
     images = dataset.splits[part].images
+    name = images.names[index] if isinstance(images, FileImages) else f"sample {index}"
     if isinstance(images, Texts):
-        return f"{part}: {images.stored[index][:60]!r}"
-    return f"{part}: {images.names[index]}" if isinstance(images, FileImages) else f"{part}: {index}"
+        name = repr(images.stored[index][:60])
+    return f"{part}: {name}" if len(dataset.splits) > 1 else name

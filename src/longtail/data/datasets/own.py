@@ -67,7 +67,7 @@ def open_path(
     ``notes`` of the data set says which files were ignored, and how nested folders were read.
     """
     path = Path(path)
-    columns = [column(name) for name in (path_column, label_column, split_by) if name is not None]
+    columns = [name for name in (path_column, label_column, split_by) if name is not None]
     root = None if image_root is None else Path(image_root)
     if root is not None and not root.is_dir():
         raise FileNotFoundError(f"Expected `image_root` to be a folder, but {root.absolute()} is not.")
@@ -75,8 +75,8 @@ def open_path(
     def refuse(what: str, *names: str) -> None:
         """Raise an error if one of these arguments, the first ones in this order, is given."""
         usual = {"image_root": None, "path_column": "path", "label_column": "label"}
-        for name, value in zip(names, (root, *columns), strict=False):
-            if value != usual[name]:
+        for name, value in zip(names, (image_root, *columns), strict=False):
+            if value is not None and column(str(value)) != usual[name]:
                 raise ValueError(f"Expected no `{name}` for {what}, but got {value}.")
 
     if path.is_dir():
@@ -88,7 +88,7 @@ def open_path(
     if not path.is_file():
         raise FileNotFoundError(f"Expected {path.absolute()} to be a folder or an image list, but it does not exist.")
     suffix = path.suffix.lower()
-    if is_features(path) and (columns[0] == "path" or suffix not in LISTS):
+    if is_features(path) and (column(path_column) == "path" or suffix not in LISTS):
         refuse("features", "image_root", "path_column")
         return read_features(path, label=label_column, group=split_by).dataset(path.stem, path)
     if suffix not in LISTS:
@@ -294,7 +294,7 @@ def _read_lists(lists: Mapping[str | None, Path], root: Path | None, columns: Se
     Args:
         lists: the lists by the split that they are of; ``None``: any.
         root: the folder of the images; default: that of the list.
-        columns: of paths, of labels and perhaps of groups, as :func:`column` writes them.
+        columns: of paths, of labels and perhaps of groups.
     """
     folder = next(iter(lists.values())).parent if root is None else root
     paths: list[str] = []
@@ -311,7 +311,7 @@ def _read_lists(lists: Mapping[str | None, Path], root: Path | None, columns: Se
                 raise ValueError(f"Expected a path and a label in row {number} of {file}, but got {row}.")
             if not all(map(str.strip, group)):
                 raise ValueError(
-                    f"Expected a value of `{columns[2]}`, by which to split, in row {number} of {file}, but got none."
+                    f'Expected a value of "{columns[2]}", by which to split, in row {number} of {file}, but got none.'
                 )
             place = _below(folder, path)
             if not inside(place):
@@ -330,10 +330,10 @@ def _cells(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a list as text, by column."""
     if path.suffix.lower() != ".txt":
         return read_table(path, columns, ["split"])
-    others = [name for name in columns if name not in {"path", "label"}]
+    others = [name for name in columns if column(name) not in {"path", "label"}]
     if others:
         raise ValueError(f"Expected a .csv, .tsv or .parquet list with the column {', '.join(others)}, but got {path}.")
-    return [{"path": name.strip(), "label": label} for _, name, label in read_pairs(path)]
+    return [dict(zip(columns, (name.strip(), label), strict=False)) for _, name, label in read_pairs(path)]
 
 
 def _below(folder: Path, name: str) -> str:

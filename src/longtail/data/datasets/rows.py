@@ -78,7 +78,7 @@ def split_names(path: Path, given: Iterable[Any], only: str | None = None) -> li
     for number, name in enumerate(found, 1):
         if name not in SPLITS or SPLITS[name] != (only or SPLITS[name]):
             wanted = only or "train, val or test"
-            raise ValueError(f"Expected `split` in row {number} of {path} to be {wanted}, but got {name!r}.")
+            raise ValueError(f'Expected "split" in row {number} of {path} to be {wanted}, but got {name!r}.')
     return [SPLITS[name] for name in found]
 
 

@@ -15,6 +15,8 @@ TABLES = (".csv", ".tsv", ".parquet")
 """Suffixes of tables."""
 _NAMED = 8  # columns that an error names
 _LONGEST = 40  # characters of such a name
+FOR_TEXTS = "texts need `--text COLUMN` of `longtail data describe` or `longtail embed`"
+"""A hint for tables of texts."""
 
 
 def column(name: str) -> str:
@@ -32,18 +34,19 @@ def read_table(path: Path, needed: Sequence[str], others: Sequence[str] = ()) ->
 
     Args:
         path: the file; ``.csv`` and ``.tsv`` have commas, tabs or semicolons between the columns.
-        needed: columns that must exist, as :func:`column` writes them.
+        needed: columns that must exist; case and surrounding spaces do not matter.
         others: columns that are read if they exist.
     """
+    found: dict[str, str] = {}
 
     def choose(names: Sequence[str]) -> list[str]:
-        known = check_columns(path, names, needed)
-        return [name for name, one in zip(names, known, strict=True) if one in {*needed, *others}]
+        found.update(check_columns(path, names, needed, others))
+        return list(dict.fromkeys(found.values()))
 
     with reading(path, "a table"):
         columns = read_columns(path, choose, needed)
-        cells = zip(*(map(_text, values) for values in columns.values()), strict=True)
-        return [dict(zip(map(column, columns), row, strict=True)) for row in cells]
+        cells = zip(*(map(_text, columns[name]) for name in found.values()), strict=True)
+        return [dict(zip(found, row, strict=True)) for row in cells]
 
 
 def _text(value: Any) -> str:
@@ -108,35 +111,43 @@ def _checked(path: Path, header: Sequence[str], rows: Iterable[list[str]]) -> It
         yield [cell.strip() for cell in row] if padded else row
 
 
-def check_columns(path: Path, header: Sequence[str], needed: Sequence[str]) -> list[str]:
-    """Return the names of the columns; raise if a needed column is missing or a name is repeated."""
+def check_columns(
+    path: Path, header: Sequence[str], needed: Sequence[str], others: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the name in the header of each column that is needed, and of others that exist.
+
+    It raises an error if a needed column is missing or a name is repeated; case and surrounding spaces do not matter.
+    """
     if _lacks(header, needed):
         *others, last = needed
-        what = f"the columns {', '.join(others)} and {last}" if others else f"a column `{last}`"
-        options = [f"`{name}_column`" for name in ("path", "label") if name in needed and "label" in needed]
+        what = f"the columns {', '.join(others)} and {last}" if others else f'a column "{last}"'
+        options = [f"`{name}_column`" for name in ("path", "label") if name in needed and _lacks(header, [name])]
         hint = f"; {' and '.join(options)} {'names another' if len(options) < 2 else 'name others'}" if options else ""
-        if "path" in needed and len(needed) > 1 and not _lacks(header, needed[1:]):
-            hint = "; `path_column` names another; texts need `--text COLUMN` of `longtail embed`"
-        if list(needed) == ["path"]:
-            hint = "; `longtail embed --text COLUMN` makes features of texts"
+        if "path" in needed and not _lacks(header, needed[1:]):
+            hint += f"; {FOR_TEXTS}"
         hint += "" if is_parquet(path) else "; the first line must name the columns"
         names = some_of([name[:_LONGEST] for name in header], _NAMED) or "none"
         raise ValueError(f"Expected {path} to have {what}, but got {names}{hint}.")
-    columns = list(map(column, header))
-    check_once(path, list(filter(None, columns)))
-    return columns
+    check_once(path, list(filter(None, map(str.strip, header))))
+    found: dict[str, str] = {}
+    for wanted in (*needed, *others):
+        same = [name for name in header if column(name) == column(wanted)]
+        check_once(path, [wanted] * len(same))
+        if same:
+            found[wanted] = same[0]
+    return found
 
 
 def check_once(path: Path, names: Sequence[str]) -> Sequence[str]:
     """Return the names of columns; raise if one is repeated."""
     for name, times in Counter(names).items():
         if times > 1:
-            raise ValueError(f"Expected {path} to have one column `{name}`, but it has {times}.")
+            raise ValueError(f'Expected {path} to have one column "{name}", but it has {times}.')
     return names
 
 
 def _lacks(header: Sequence[str], needed: Sequence[str]) -> bool:
-    return not set(needed) <= set(map(column, header))
+    return not set(map(column, needed)) <= set(map(column, header))
 
 
 def _read_parquet(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) -> dict[str, list[Any]]:

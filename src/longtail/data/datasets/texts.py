@@ -16,7 +16,9 @@ Row = tuple[str, str, str]
 """The place of a text, for errors; the text; its label."""
 
 
-def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | None = None) -> Rows[Texts]:
+def read_texts(
+    path: Path | str, text: str, *, labelled: bool = False, label: str = LABEL, group: str | None = None
+) -> Rows[Texts]:
     """Read a table of texts, ``.csv``, ``.tsv`` or ``.parquet``; splits are in ``split``, if there is such a column.
 
     Texts without a label, if there is no column ``label``, can be predicted but not trained on.
@@ -24,6 +26,7 @@ def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | 
     Args:
         path: the table, or a folder with tables named ``train``, ``val`` and ``test``.
         text: the column with the texts.
+        labelled: whether labels are needed.
         label: the column with the labels.
         group: the column with groups that must not be split.
     """
@@ -36,21 +39,22 @@ def read_texts(path: Path | str, text: str, *, label: str = LABEL, group: str | 
         )
     texts, labels, splits, groups = (list[str]() for _ in range(4))
     for part, table in tables.items():
-        wanted = [column(name) for name in (text, label, group) if name is not None]
-        rows = read_table(table, [name for name in wanted if name != LABEL], [LABEL, SPLIT])
+        always = labelled or column(label) != LABEL
+        needed = [name for name in (text, label if always else None, group) if name is not None]
+        rows = read_table(table, needed, [label, SPLIT])
         if not rows:
             raise ValueError(f"Expected {table} to have rows, but it has none.")
-        wanted = [name for name in wanted if name in rows[0]]
+        wanted = [name for name in (*needed, label) if name in rows[0]]
         for number, row in enumerate(rows, 1):
             for name in wanted:
                 if not row[name].strip():
-                    raise ValueError(f"Expected a value in column `{name}` of {table}, but row {number} has none.")
-        texts += [row[column(text)] for row in rows]
-        labels += [row[column(label)] for row in rows] if column(label) in wanted else []
-        groups += [] if group is None else [row[column(group)] for row in rows]
+                    raise ValueError(f'Expected a value in column "{name}" of {table}, but row {number} has none.')
+        texts += [row[text] for row in rows]
+        labels += [row[label] for row in rows] if label in wanted else []
+        groups += [] if group is None else [row[group] for row in rows]
         splits += split_names(table, [row.get(SPLIT) for row in rows], part)
     if 0 < len(labels) < len(texts):
-        raise ValueError(f"Expected all tables in {path} to have a column `{label}`, or none, but some have it.")
+        raise ValueError(f'Expected all tables in {path} to have a column "{label}", or none, but some have it.')
     return Rows(Texts(tuple(texts)), labels, splits, groups)
 
 
