@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
+from tests.train.conftest import mostly_slow
 from tools.site_hooks import gallery
 from torchmetrics.detection import MeanAveragePrecision
 
@@ -16,10 +17,13 @@ from longtail.methods import METHODS
 
 GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
 SCRIPTS = sorted(GALLERY.glob("*.py"))
+SLOW = {"deploy", "detection", "segmentation", "timm_finetune"}
 
 
 @pytest.mark.filterwarnings("ignore")  # of other libraries
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+@pytest.mark.parametrize(
+    "script", mostly_slow(SCRIPTS, {one for one in SCRIPTS if one.stem not in SLOW}), ids=lambda script: script.stem
+)
 def test_script_writes_its_figure(script, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setattr(sys, "argv", [script.name, "--out", str(tmp_path)])

@@ -92,9 +92,9 @@ def check(found, expected):
     ("method", "changes"),
     [
         ("ldam", {}),
-        ("reslt", {}),
-        ("lws", {}),
-        ("tau-norm", {"validation": 0.2}),
+        pytest.param("reslt", {}, marks=pytest.mark.slow),
+        pytest.param("lws", {}, marks=pytest.mark.slow),
+        pytest.param("tau-norm", {"validation": 0.2}, marks=pytest.mark.slow),
         ("cbs", {"beta": "auto"}),
     ],
 )

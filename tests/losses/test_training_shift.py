@@ -233,7 +233,7 @@ def test_layer_that_does_not_fit():
         predictor(torch.randn(2, 4))
 
 
-@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("masks", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_torchvision_detectors_equal_a_patched_loss(masks, monkeypatch):
     """Faster and Mask R-CNN compute their loss inside; class 0 is the background."""
     detection = pytest.importorskip("torchvision").models.detection

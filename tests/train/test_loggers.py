@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.train.conftest import mostly_slow
 
 from longtail.train import RunFolder, Trainer, defaults
 from longtail.train.loggers import scalars
@@ -87,8 +88,7 @@ def mlflow_history(folder, monkeypatch):
 
 @pytest.fixture(
     scope="module",
-    params=[3, 5],
-    ids=["killed an epoch after a checkpoint", "stopped in the last evaluation"],
+    params=mostly_slow([3, 5], {3}),  # killed an epoch after a checkpoint, stopped in the last evaluation
 )
 def resumed(request, tmp_path_factory):
     """A run of two stages that was killed or stopped after some epochs, and then finished, in a process each."""
