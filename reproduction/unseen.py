@@ -1,11 +1,8 @@
 """Results on public data sets that were used for nothing before: studies with default settings.
 
-    for name in …; do longtail study --data data/unseen/$name.npz --methods softmax balanced-softmax cbs --seeds 3 \
-        --test 0.25 --test-seed run --out runs/unseen/$name; done
-    python -m reproduction.unseen runs/unseen results
+    python -m reproduction.unseen runs/unseen results  # write the page, which has the other commands
 
-`data/unseen.csv` has the sources. Texts are embedded with all-MiniLM-L6-v2 and images with EfficientNet-Lite0, at 96 or
-128 pixels (`longtail embed`); tables are used as they are.
+`data/unseen.csv` has the sources of the data.
 """
 
 import csv
@@ -25,13 +22,16 @@ METHODS = {"softmax": "Softmax", "balanced-softmax": "Balanced Softmax", "cbs": 
 
 _PAGE = """# Results on unseen data
 
+This page shows what the defaults do on data that nobody tuned for: recall over all classes, and what it costs in
+accuracy.
+
+{summary}
+
 These twenty public data sets were chosen by size and class frequencies, before any result, and had been used for
 nothing in this project. Each was studied once, with default settings: a linear model on frozen features or on the
 columns of a table, weight decay and beta chosen on held-out training data, three seeds with different test data (a
 quarter of each class; rows of a group stay together). How much of the measured shift CBS subtracts was tested on splits
 of the same data sets a few hours before ([beta](../docs/auto_beta.md#measurements)); all other defaults are older.
-
-{summary}
 
 Each cell has recall over all classes and, in brackets, accuracy on test data, in per cent, means of three seeds; the
 highest recall is bold.
@@ -42,8 +42,10 @@ highest recall is bold.
 
 {sources}
 
-`python -m reproduction.unseen runs/unseen results` writes this page; its first lines have the command of the studies.
-`unseen.csv` has a row per run.
+Texts are embedded with all-MiniLM-L6-v2 and images with EfficientNet-Lite0 (`longtail embed`). The study of a data set
+is `longtail study --data NAME.npz --methods softmax balanced-softmax cbs --seeds 3 --test 0.25 --test-seed run --out
+runs/unseen/NAME`, and `python -m reproduction.unseen runs/unseen results` writes this page. `unseen.csv` has a row per
+run.
 """
 
 

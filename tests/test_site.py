@@ -23,7 +23,7 @@ PAGES = [
         ROOT / name
         for name in (
             *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"),
-            *("results/README.md", "results/natural.md", "reproduction/README.md"),
+            *("results/README.md", "results/natural.md", "results/unseen.md", "reproduction/README.md"),
         )
     ),
     *sorted((ROOT / "docs").rglob("*.md")),
