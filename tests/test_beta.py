@@ -4,11 +4,13 @@ import math
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from longtail import adjust_logits
 from longtail.beta import fit_shift
 
 COUNTS = torch.tensor([500, 200, 80, 30, 10])
@@ -255,6 +257,32 @@ def test_few_samples_have_a_large_error() -> None:
     logits, labels = _sample(40)
     fit = fit_shift(logits, labels, [105, 104, 103, 102, 101])
     assert "standard error" in str(fit.problem)
+
+
+def test_rows_with_huge_logits_are_named() -> None:
+    logits, labels = _sample(400)
+    logits[:3] = -1e5 * torch.nn.functional.one_hot(labels[:3], 5)
+    assert fit_shift(logits[3:], labels[3:], COUNTS).problem is None
+    assert "3 of 400 rows" in str(fit_shift(logits, labels, COUNTS).problem)
+
+
+@pytest.mark.parametrize("scale", [1, 3])
+def test_probabilities_are_refused(scale: float) -> None:
+    log_p, labels = _sample(50)
+    with pytest.raises(ValueError, match="`logits`.*logarithm"):
+        fit_shift((scale * log_p).softmax(1), labels, COUNTS)
+    with pytest.raises(ValueError, match="`logits`.*logarithm"):
+        adjust_logits((scale * log_p).softmax(1), COUNTS, 1.0)
+
+
+def test_counts_by_class_are_put_in_order() -> None:
+    log_p, labels = _sample(300)
+    expected = fit_shift(log_p, labels, COUNTS)
+    by_class = {4: 10, 0: 500, 3: 30, 1: 200, 2: 80}
+    for counts in (by_class, pd.Series(by_class), pd.Series(np.repeat(np.arange(5), COUNTS)).value_counts()):
+        assert fit_shift(log_p, labels, counts) == expected
+    with pytest.raises(ValueError, match="`counts`.*order"):
+        fit_shift(log_p, labels, {"a": 500, "b": 200, "c": 80, "d": 30, "e": 10})
 
 
 @pytest.mark.parametrize(

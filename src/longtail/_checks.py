@@ -102,7 +102,18 @@ def as_vector(name: str, values: object, num_classes: int | None = None) -> Tens
 def as_counts(
     counts: object, num_classes: int | None = None, *, name: str = "counts", fractions: bool = False
 ) -> Tensor:
-    """Return ``counts``, numbers >= 0 per class, as int64; with ``fractions`` sums of sample weights stay floats."""
+    """Return ``counts``, numbers >= 0 per class, as int64; with ``fractions`` sums of sample weights stay floats.
+
+    A dictionary or a pandas ``Series``, such as that of ``value_counts``, is put into the order of its class indices.
+    """
+    if hasattr(counts, "keys"):
+        given = dict(counts.items())  # type: ignore[attr-defined]
+        if set(given) != set(range(len(given))):
+            raise ValueError(
+                f"Expected `{name}` by class index, 0 to {len(given) - 1}, or a list in the order of the classes, but "
+                f"got the classes {shown(list(given))}."
+            )
+        counts = [given[c] for c in range(len(given))]
     vector = as_vector(name, counts, num_classes)
     if vector.is_meta:
         raise ValueError(f"Expected `{name}` to hold values, but got a tensor on the meta device; pass a list.")
@@ -182,6 +193,14 @@ def class_dim(logits: Tensor) -> int:
 def along_classes(vector: Tensor, logits: Tensor) -> Tensor:
     """Return ``vector``, one entry per class, in a shape that broadcasts over ``logits``."""
     return vector.view(-1, *[1] * (logits.ndim - class_dim(logits) - 1))
+
+
+def check_no_probabilities(logits: Tensor) -> None:
+    """Raise if all of several rows of ``logits`` are distributions."""
+    if len(logits) > 1 and bool(((logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-3)).all()):
+        raise ValueError(
+            "Expected `logits` to be logits, but every row sums to 1 as probabilities do; use their logarithm."
+        )
 
 
 def check_logits(logits: Tensor, num_classes: int, *, of: str = "counts") -> None:

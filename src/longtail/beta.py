@@ -21,6 +21,7 @@ from longtail._checks import (
     as_tensor,
     as_vector,
     check_logits,
+    check_no_probabilities,
     check_number,
     describe,
     shown,
@@ -37,6 +38,7 @@ _ELEMENTS = 2**19  # of the logits that are worked on together: 4 MB in float64
 _HUGE = 1.0  # a standard error of delta beyond which a fit is of no use
 _ERRORS = 10  # misclassified samples that a fit needs: fewer are fitted by accident, with a small standard error
 _ACCURACY = 0.05  # what a point of accuracy is worth in points of recall over all classes
+_OUTLIER = 50.0  # times the median size of a row of logits, beyond which a row is named if the fit fails
 _GRID = 32  # strengths among which tau is chosen
 _TRACE = 1000  # updates that AutoBeta keeps
 _PROBLEMS = (  # in the order of HeldOut.problems
@@ -115,6 +117,7 @@ def fit_shift(
     check_logits(logits, counts.numel())
     if logits.ndim != 2 or not len(logits):
         raise ValueError(f"Expected `logits` of shape (M, C) with M >= 1, but got shape {tuple(logits.shape)}.")
+    check_no_probabilities(logits)
     labels = as_vector("labels", labels).to(logits.device)
     if labels.is_floating_point() or len(labels) != len(logits):
         raise ValueError(
@@ -251,6 +254,13 @@ class HeldOut:
         delta, error = float(found.delta), float(found.std_error)
         there = self.problems(found).tolist()
         problem = _PROBLEMS[there.index(True)].format(error) if any(there) else None
+        if problem is not None and any(there[-2:]):
+            sizes = self._of_present(logits).abs().amax(1)
+            outliers = int((sizes > _OUTLIER * sizes.median()).sum())
+            if outliers:
+                problem = (
+                    f"{outliers} of {len(sizes)} rows of logits are over {_OUTLIER:g} times larger than the median row"
+                )
         if not (self.determined and bool(found.finite)):
             return ShiftFit(math.nan, 0.0, math.nan, math.inf, 0, problem)
         shrunk = delta - error**2 / delta if problem is None and abs(delta) > error else 0.0

@@ -14,6 +14,7 @@ from longtail._checks import (
     as_distribution,
     as_vector,
     check_logits,
+    check_no_probabilities,
     check_number,
     describe,
     shown,
@@ -66,6 +67,8 @@ def adjust_logits(
     counts = training_counts(counts, zero_counts).cpu()
     logits = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits
     check_logits(logits, counts.numel())
+    if logits.ndim == 2 and logits.device.type == "cpu" and not (logits.requires_grad or torch.compiler.is_compiling()):
+        check_no_probabilities(logits)
     number = counts.to(torch.float64)
     # 0 * log 0 is NaN, so masked classes are treated separately for every tau.
     adjustment = torch.where(number > 0, -tau * (number / number.sum()).log(), 0.0)

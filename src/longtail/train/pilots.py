@@ -105,7 +105,7 @@ def describe_beta(found: Mapping[str, Any]) -> str:
             f"; on these samples it changes recall over all classes from {recall[0]:.1f} to {recall[1]:.1f} % and "
             f"accuracy from {accuracy[0]:.1f} to {accuracy[1]:.1f} %"
         )
-        if recall[1] < recall[0] - 1:
+        if recall[1] < recall[0]:
             text += "; as recall falls, compare it with balanced-softmax (`longtail study`) before you use it"
     return text
 
