@@ -269,9 +269,9 @@ def test_rows_with_huge_logits_are_named() -> None:
 @pytest.mark.parametrize("scale", [1, 3])
 def test_probabilities_are_refused(scale: float) -> None:
     log_p, labels = _sample(50)
-    with pytest.raises(ValueError, match="`logits`.*logarithm"):
+    with pytest.raises(ValueError, match=r"`logits`.*logarithm"):
         fit_shift((scale * log_p).softmax(1), labels, COUNTS)
-    with pytest.raises(ValueError, match="`logits`.*logarithm"):
+    with pytest.raises(ValueError, match=r"`logits`.*logarithm"):
         adjust_logits((scale * log_p).softmax(1), COUNTS, 1.0)
 
 
@@ -281,7 +281,7 @@ def test_counts_by_class_are_put_in_order() -> None:
     by_class = {4: 10, 0: 500, 3: 30, 1: 200, 2: 80}
     for counts in (by_class, pd.Series(by_class), pd.Series(np.repeat(np.arange(5), COUNTS)).value_counts()):
         assert fit_shift(log_p, labels, counts) == expected
-    with pytest.raises(ValueError, match="`counts`.*order"):
+    with pytest.raises(ValueError, match=r"`counts`.*order"):
         fit_shift(log_p, labels, {"a": 500, "b": 200, "c": 80, "d": 30, "e": 10})
 
 

@@ -258,9 +258,7 @@ class HeldOut:
             sizes = self._of_present(logits).abs().amax(1)
             outliers = int((sizes > _OUTLIER * sizes.median()).sum())
             if outliers:
-                problem = (
-                    f"{outliers} of {len(sizes)} rows of logits are over {_OUTLIER:g} times larger than the median row"
-                )
+                problem = f"{outliers} of {len(sizes)} rows of logits are {_OUTLIER:g} times as large as the median"
         if not (self.determined and bool(found.finite)):
             return ShiftFit(math.nan, 0.0, math.nan, math.inf, 0, problem)
         shrunk = delta - error**2 / delta if problem is None and abs(delta) > error else 0.0
