@@ -88,9 +88,9 @@ def fit_shift(
 
     :math:`\tau` is between 0 and :math:`\delta`, in two steps. :math:`\delta` is shrunk by its standard error, to
     :math:`\delta \max(0, 1 - \mathrm{SE}^2 / \delta^2)`, the positive-part James-Stein estimate. The last part of a
-    shift may lower accuracy a lot for hardly any recall, so :math:`\tau` is where recall over all classes plus 0.05
-    times accuracy is highest, for accuracy on data with the class frequencies of the training data. Both are the mean
-    of what the held-out rows show and of what is expected by their fitted posterior.
+    shift may lower accuracy a lot for hardly any recall, so :math:`\tau` is where expected recall over all classes plus
+    0.05 times expected accuracy is highest, for accuracy on data with the class frequencies of the training data. Both
+    are expected by the fitted posterior of the held-out rows.
 
     Classes without a held-out sample are left out of the softmax: in its denominator they would only be penalised.
 
@@ -266,14 +266,13 @@ class HeldOut:
         return ShiftFit(delta, tau, 1 / float(found.theta[0]), error, int(found.steps), problem)
 
     def _strength(self, logits: Tensor, a: Tensor, most: float) -> float:
-        """The strength from 0 to ``most`` with the highest recall and, with a small weight, accuracy."""
+        """The strength from 0 to ``most`` with the highest expected recall and, with a small weight, accuracy."""
         z = self._of_present(logits)
         strengths = torch.linspace(0, most, _GRID + 1, dtype=torch.float64, device=z.device)
         worth = 1 + _ACCURACY * self.frequencies / self.shares
         total = torch.zeros_like(strengths)
         for rows, u, _ in self._parts(z, torch.stack([a, a * most])):
-            right = torch.softmax(u, 1).scatter_add_(1, self.labels[rows, None], torch.ones_like(u[:, :1]))
-            right *= worth * self.weights[rows, None]
+            right = torch.softmax(u, 1) * worth * self.weights[rows, None]
             for i, strength in enumerate(strengths):
                 predicted = (z[rows] - strength * self.log_counts).argmax(1, keepdim=True)
                 total[i] += right.gather(1, predicted).sum()
