@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 from tests.diagnose.predictions import COUNTS, make, write_columns
 
+import longtail
 from longtail import fit_shift
 from longtail.classes import Groups
 from longtail.diagnosis import diagnose
@@ -219,6 +220,26 @@ def test_rounded_probabilities_give_nearly_the_shift_of_exact_ones():
     assert found[12].delta == pytest.approx(1.0, abs=3 * found[12].std_error)
     assert found[3].delta == pytest.approx(1.0, abs=0.2)  # 46 % of the probabilities are 0; as 1e-30 they give 3.8
     assert found[3].change("test", "all") > 0.9 * found[12].change("test", "all")
+
+
+@pytest.mark.parametrize("digits", [2, 12])
+def test_correction_of_probabilities_runs_on_probabilities(digits):
+    """The line of code gives the predictions that were measured; zeros ask for an estimator that smooths them."""
+    (val, counts), (test, _) = (gaussian(seed, 60, 0.8) for seed in (3, 4))
+    splits = []
+    for one in (val, test):
+        rounded = softmax(one["logits"], 1).round(digits)
+        splits.append(
+            {"labels": one["labels"], "probabilities": (rounded / rounded.sum(1, keepdims=True)).astype(np.float32)}
+        )
+    found = diagnose(splits[1], val=splits[0], counts=counts)
+    names = {"longtail": longtail, "numpy": np, "probabilities": splits[1]["probabilities"], "counts": counts}
+    right = eval(found.correction, names).argmax(1).numpy() == test["labels"]
+    recalls = [100 * right[test["labels"] == c].mean() for c in range(10)]
+    assert np.mean(recalls) == pytest.approx(found.shift.after["test"]["all"])
+    assert found.correction in found.next_steps[0]
+    assert f"logits = {found.correction}" in found.report().html
+    assert ("PriorAdjustedClassifier" in found.next_steps[1]) == (digits == 2)
 
 
 def test_masked_logits_do_not_prevent_a_fit():

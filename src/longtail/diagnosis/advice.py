@@ -24,6 +24,12 @@ _USE_A_SHIFT = (
     "more than a post-hoc shift: 51.1 and 51.6 % against 50.3 %.)"
 )
 
+_USE_THE_ESTIMATOR = (
+    "Some probabilities are 0, which no shift corrects. For a scikit-learn classifier, use "
+    "`PriorAdjustedClassifier(FrozenEstimator(model), counts=counts).fit(X_val, y_val)` of `longtail.estimators`, which "
+    "also smooths them."
+)
+
 
 def findings(found: "Diagnosis") -> list[str]:
     """Return what is wrong, and by how much."""
@@ -168,7 +174,8 @@ def _in_training(found: "Diagnosis") -> str:
             "labels, and try more data or augmentation."
         )
     if gap > _BEHIND:
-        advice = _other_strength(found, "higher") or _USE_A_SHIFT
+        zeros = found.splits["test"].has_zeros
+        advice = _other_strength(found, "higher") or (_USE_THE_ESTIMATOR if zeros else _USE_A_SHIFT)
         measured = found.run is not None and found.run.measured_beta is not None
         return f"The errors go to frequent classes{'' if measured else ', which a shift corrects'}. {advice}"
     other = _other_strength(found, "lower") if gap < -_BEHIND and not small else ""
@@ -210,6 +217,8 @@ def _same_in_training(found: "Diagnosis", shift: Shift) -> str:
             f"The model was trained with {method.title} ({name} = {strength:g}){after}: to train again without a "
             f"post-hoc shift, use {use}{more}."
         )
+    if found.splits["test"].has_zeros:
+        return _USE_THE_ESTIMATOR
     if tau < 0:
         return f"To train again without a post-hoc shift, lower the beta or tau of the loss by {-tau:.2f}."
     one = abs(adjusted + shift.delta - 1) < 2 * shift.std_error
