@@ -165,6 +165,19 @@ def test_no_shift_is_recommended_without_evidence():
         assert re.fullmatch(r"The scores predict .* no better than guessing, .*", advice(val, test, counts))
 
 
+@pytest.mark.parametrize(("samples", "mistaken_for", "too_much"), [(200, 9, True), (2, 9, False), (200, 5, False)])
+def test_a_model_that_prefers_rare_classes_is_told_so(samples, mistaken_for, too_much):
+    """Half of the most frequent class is mistaken; not by chance, and not for a class that is not in the tail."""
+    train, counts = gaussian(2, 60, 0.0, separation=9.0)
+    labels = np.repeat(np.arange(10), samples)
+    predicted = np.where(np.arange(len(labels)) < samples / 2, mistaken_for, labels)
+    found = diagnose({"labels": labels, "predicted": predicted}, train, counts=counts)
+    assert found.gap == pytest.approx(-1 / 8)
+    steps = " ".join(found.next_steps)
+    assert ("prefers rare classes too much" in steps) == ("Lower what favours them" in steps) == too_much
+    assert "more data" not in steps
+
+
 def test_shift_must_raise_the_recall_on_validation_data():
     """A clear shift that changes no prediction is not recommended."""
     (val, counts), (test, _) = (gaussian(seed, 3000, 0.0, 3, 2.0) for seed in (1, 2))
