@@ -25,9 +25,8 @@ _USE_A_SHIFT = (
 )
 
 _USE_THE_ESTIMATOR = (
-    "Some probabilities are 0, which no shift corrects. For a scikit-learn classifier, use "
-    "`PriorAdjustedClassifier(FrozenEstimator(model), counts=counts).fit(X_val, y_val)` of `longtail.estimators`, which "
-    "also smooths them."
+    "Some probabilities are 0, which no shift corrects. For a scikit-learn classifier, use `longtail.estimators`: "
+    "`PriorAdjustedClassifier(FrozenEstimator(model), counts=counts).fit(X_val, y_val)` also smooths them."
 )
 
 
