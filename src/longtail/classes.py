@@ -40,8 +40,8 @@ def class_counts(labels: Vector, num_classes: int, *, ignore_index: int | None =
     labels = as_tensor("labels", labels, what="class indices")
     if labels.ndim != 1:
         raise ValueError(
-            f"Expected `labels` to be one-dimensional class indices, but got shape {tuple(labels.shape)}; use argmax(1) "
-            "of one-hot labels or probabilities, and flatten() of dense labels."
+            f"Expected `labels` to be one-dimensional class indices, but got shape {tuple(labels.shape)}; use "
+            "argmax(1) of one-hot labels or probabilities, and flatten() of dense labels."
         )
     if labels.numel() == 0:
         return torch.zeros(num_classes, dtype=torch.int64, device=labels.device)
