@@ -144,6 +144,24 @@ def test_frozen_estimator_needs_the_counts_of_its_training_data():
         PriorAdjustedClassifier(FrozenEstimator(trained), counts=[2000, 200, 40]).fit(held_out, labels + 1)
 
 
+def test_smoothing_leaves_a_class_without_held_out_rows_as_it_is():
+    """A constant for it, which no held-out row can limit, would flood the predictions with it."""
+    X, y = gaussians([300, 60, 20])
+    trained = KNeighborsClassifier(10).fit(X, np.array(["a", "b", "rare"])[y])
+    held_out, labels = gaussians([100, 100], seed=1)
+    model = PriorAdjustedClassifier(FrozenEstimator(trained), counts=[300, 60, 20])
+    with pytest.warns(UserWarning, match="rare"):
+        model.fit(held_out, np.array(["a", "b"])[labels])
+    assert model.smoothing_ > 0
+    new, _ = gaussians([200, 200, 200], seed=2)
+    p, epsilon = trained.predict_proba(new), model.smoothing_
+    smoothed = np.stack([p[:, 0] + epsilon / 3, p[:, 1] + epsilon / 3, p[:, 2] * (1 + epsilon)], 1)
+    weighted = (smoothed / np.array([300, 60, 20]) ** model.beta_) ** (1 / model.temperature_)
+    np.testing.assert_allclose(model.predict_proba(new), weighted / weighted.sum(1, keepdims=True), rtol=1e-5)
+    assert (p[:, 2] == 0).any()
+    assert model.predict(new).tolist() == model.classes_[weighted.argmax(1)].tolist()
+
+
 @pytest.mark.parametrize("model", [PriorAdjustedClassifier(LogisticRegression()), LongTailClassifier(C=10.0)])
 def test_rare_classes_and_folds(model):
     """A class with one row is never held out; a fold may lack a class; both are predicted."""

@@ -20,7 +20,7 @@ def class_counts(labels: Vector, num_classes: int, *, ignore_index: int | None =
     r"""Return the number of examples per class, :math:`N_c = |\{n : y_n = c\}|`.
 
     Args:
-        labels: class indices of any shape: a tensor, an array or a sequence of integers.
+        labels: class indices, shape ``(N,)``: a tensor, an array or a sequence of integers. Flatten dense labels.
         num_classes: how many classes there are; a class without a label has a count of 0.
         ignore_index: a label that is not counted, like the option of the losses; default: none.
 
@@ -30,13 +30,19 @@ def class_counts(labels: Vector, num_classes: int, *, ignore_index: int | None =
     Example:
         >>> class_counts([0, 0, 0, 2], num_classes=3)
         tensor([3, 0, 1])
-        >>> class_counts([[0, 2], [-100, 0]], num_classes=3, ignore_index=-100)  # two pixels by two
+        >>> pixels = torch.tensor([[0, 2], [-100, 0]])
+        >>> class_counts(pixels.flatten(), num_classes=3, ignore_index=-100)
         tensor([2, 0, 1])
     """
     num_classes = check_integer("num_classes", num_classes, minimum=1)
     if ignore_index is not None:
         ignore_index = check_integer("ignore_index", ignore_index)
-    labels = as_tensor("labels", labels, what="class indices").flatten()
+    labels = as_tensor("labels", labels, what="class indices")
+    if labels.ndim != 1:
+        raise ValueError(
+            f"Expected `labels` to be one-dimensional class indices, but got shape {tuple(labels.shape)}; use "
+            "argmax(1) of one-hot labels or probabilities, and flatten() of dense labels."
+        )
     if labels.numel() == 0:
         return torch.zeros(num_classes, dtype=torch.int64, device=labels.device)
     if labels.is_floating_point():

@@ -152,7 +152,8 @@ class PriorAdjustedClassifier(MetaEstimatorMixin, _BalancedPosterior):  # type: 
 
     Probabilities of zero, as forests and nearest neighbours have, say only that few neighbours were counted, and a
     shift cannot correct them. They become :math:`p_c + \varepsilon / C`, with the epsilon whose corrected predictions
-    have the lowest cross entropy on the held-out rows, every class weighted alike.
+    have the lowest cross entropy on the held-out rows, every class weighted alike. A class without held-out rows is not
+    smoothed but scaled, to :math:`p_c + \varepsilon p_c`, with a warning: a zero stays zero.
 
     Args:
         estimator: a classifier with ``predict_proba``, or a ``FrozenEstimator`` of a fitted one.
@@ -235,7 +236,7 @@ class PriorAdjustedClassifier(MetaEstimatorMixin, _BalancedPosterior):  # type: 
         self.counts_ = np.bincount(codes, weights, minlength=number)
         if self.counts is not None:
             self.counts_ = as_counts(by_class("counts", self.counts, self.classes_), number, fractions=True).numpy()
-        self.smoothing_ = epsilon or 0.0
+        self.smoothing_, self._smooth = epsilon or 0.0, np.ones(number, bool)
         if beta is not None:
             self._use_beta(beta)
             return self
@@ -247,15 +248,25 @@ class PriorAdjustedClassifier(MetaEstimatorMixin, _BalancedPosterior):  # type: 
             parts = Parallel(n_jobs=self.n_jobs)(delayed(self._predict_fold)(X, y, given, fold) for fold in folds)
             rows = np.concatenate([np.empty(0, int), *(test for _, test in folds)])
             found = np.concatenate([np.empty((0, number)), *parts])
-        tried = _SMOOTHING if epsilon is None and (found == 0).any() else (self.smoothing_,)
-        assessed = [self._assess(_smoothed(found, each), codes[rows], weights[rows]) for each in tried]
+        tried: Sequence[float] = (self.smoothing_,)
+        if epsilon is None and (found == 0).any():
+            tried, self._smooth = _SMOOTHING, np.isin(np.arange(number), codes[rows])
+        assessed = [self._assess(_smoothed(found, each, self._smooth), codes[rows], weights[rows]) for each in tried]
         best = int(np.argmin([loss for _, loss in assessed]))
         self.smoothing_ = tried[best]
         self._use_shift(assessed[best][0])
+        absent = self.classes_[~self._smooth & (self.counts_ > 0)].tolist()
+        if absent:
+            warnings.warn(
+                f"no held-out rows of {shown(absent)}: probabilities of these classes are not smoothed, so zeros stay "
+                "zeros; hold out rows of every class if you can",
+                UserWarning,
+                stacklevel=2,
+            )
         return self
 
     def _logits(self, X: Any) -> Tensor:
-        return _smoothed(self._probabilities(self.estimator_, X), self.smoothing_)
+        return _smoothed(self._probabilities(self.estimator_, X), self.smoothing_, self._smooth)
 
     def _fit_rows(self, X: Any, y: Array, weights: Array | None, rows: Array) -> Any:
         """A clone of the estimator, fitted on some rows."""
@@ -576,6 +587,7 @@ def _folds(cv: Any, X: Any, codes: Array, weights: Array, groups: Any) -> Iterat
             yield kept, held_out
 
 
-def _smoothed(probabilities: Array, epsilon: float) -> Tensor:
-    """log (p + epsilon / C), float64."""
-    return torch.from_numpy(probabilities + epsilon / probabilities.shape[1]).log()
+def _smoothed(probabilities: Array, epsilon: float, smooth: Array) -> Tensor:
+    """log (p + epsilon / C) for classes to smooth, log (p + epsilon p) for others, float64."""
+    added = np.where(smooth, 1 / probabilities.shape[1], probabilities)
+    return torch.from_numpy(probabilities + epsilon * added).log()

@@ -126,9 +126,10 @@ def test_evaluate_prints_the_table_and_changes_no_file(run, finished, tmp_path):
     code, out, err = run("evaluate", folder)
     assert (code, err) == (0, "")
     assert f"{folder}: softmax on digits-lt" in out
-    of = result(folder)["splits"]["test"]["recall"]
+    test = result(folder)["splits"]["test"]
+    values = [test["recall"][name] for name in ("head", "medium", "tail", "all")]
     row = next(line for line in out.splitlines() if line.strip().startswith("test"))
-    assert row.split() == ["test", *(f"{100 * of[name]:.2f}" for name in ("head", "medium", "tail", "all"))]
+    assert row.split() == ["test", *(f"{100 * value:.2f}" for value in (*values, test["accuracy"]))]
     assert "model imbalance level I" in out
     code, out, _ = run("evaluate", folder, "--posthoc", "adjust=0.5", "--out", tmp_path / "half.json")
     assert code == 0
@@ -289,7 +290,8 @@ def test_part_of_new_data_is_named(run, pets, tmp_path):
     right = found["logits"].argmax(1) == found["labels"]
     recall = np.mean([right[found["labels"] == c].mean() for c in range(3)])
     rows = [line.split() for line in out.splitlines()]
-    assert next(row for row in rows if row[:2] == ["new", "data"])[-1] == f"{100 * recall:.2f}"
+    measures = [f"{100 * value:.2f}" for value in (recall, right.mean())]
+    assert next(row for row in rows if row[:2] == ["new", "data"])[-2:] == measures
     assert not any(row[0] == "test" for row in rows if row)
     assert json.loads((tmp_path / "part.json").read_text())["part"] == "train"
 

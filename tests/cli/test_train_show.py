@@ -172,6 +172,17 @@ def test_training_mode_has_a_row_if_it_makes_a_difference(capsys):
         assert ("training mode" in capsys.readouterr().out) is shown
 
 
+def test_the_effect_of_beta_is_not_that_on_new_data(capsys):
+    held_out = {"recall": [0.813, 0.82], "accuracy": [0.838, 0.834]}
+    found = {"beta": 1.25, "measured": 1.5, "std_error": 0.27, "validation": True, "pilots": 0, "held_out": held_out}
+    result = {"groups": {"head": [0]}, "splits": {"test": {"recall": {"all": 0.5}}}, "auto_beta": found}
+    for more, shown in (({}, True), ({"trained_on": "mine"}, False)):
+        show.show_measures(result | more)
+        out = capsys.readouterr().out
+        assert "beta = 1.25" in out
+        assert ("81.3" in out) == shown
+
+
 def test_absent_classes_are_named(capsys):
     split = {"recall": {"all": 0.5, "head": 0.5}, "absent_classes": [1, 2, 3, 4, 5, 6]}
     result = {"groups": {"head": [0]}, "splits": {"test": split, "val": split | {"absent_classes": []}}}

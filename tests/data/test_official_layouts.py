@@ -219,5 +219,5 @@ def test_default_settings_fit_the_images():
     assert (lesions.model, lesions.augment, lesions.image_size) == ("resnet18", "imagenet", 128)
     small = defaults("ham10000", "softmax", given={"test": 0.5, "pretrained": True})
     assert (small.image_size, small.lr) != (lesions.image_size, lesions.lr)
-    assert "9,014 training images of about 600 x 450 pixels" in describe_fit(lesions)
+    assert "9,013 training images of about 600 x 450 pixels" in describe_fit(lesions)
     assert describe_fit(defaults("digits", "softmax")) == ""

@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 from tests.diagnose.predictions import COUNTS, make, write_columns
 
+import longtail
 from longtail import fit_shift
 from longtail.classes import Groups
 from longtail.diagnosis import diagnose
@@ -164,6 +165,19 @@ def test_no_shift_is_recommended_without_evidence():
         assert re.fullmatch(r"The scores predict .* no better than guessing, .*", advice(val, test, counts))
 
 
+@pytest.mark.parametrize(("samples", "mistaken_for", "too_much"), [(200, 9, True), (2, 9, False), (200, 5, False)])
+def test_a_model_that_prefers_rare_classes_is_told_so(samples, mistaken_for, too_much):
+    """Half of the most frequent class is mistaken; not by chance, and not for a class that is not in the tail."""
+    train, counts = gaussian(2, 60, 0.0, separation=9.0)
+    labels = np.repeat(np.arange(10), samples)
+    predicted = np.where(np.arange(len(labels)) < samples / 2, mistaken_for, labels)
+    found = diagnose({"labels": labels, "predicted": predicted}, train, counts=counts)
+    assert found.gap == pytest.approx(-1 / 8)
+    steps = " ".join(found.next_steps)
+    assert ("prefers rare classes too much" in steps) == ("Lower what favours them" in steps) == too_much
+    assert "more data" not in steps
+
+
 def test_shift_must_raise_the_recall_on_validation_data():
     """A clear shift that changes no prediction is not recommended."""
     (val, counts), (test, _) = (gaussian(seed, 3000, 0.0, 3, 2.0) for seed in (1, 2))
@@ -219,6 +233,26 @@ def test_rounded_probabilities_give_nearly_the_shift_of_exact_ones():
     assert found[12].delta == pytest.approx(1.0, abs=3 * found[12].std_error)
     assert found[3].delta == pytest.approx(1.0, abs=0.2)  # 46 % of the probabilities are 0; as 1e-30 they give 3.8
     assert found[3].change("test", "all") > 0.9 * found[12].change("test", "all")
+
+
+@pytest.mark.parametrize("digits", [2, 12])
+def test_correction_of_probabilities_runs_on_probabilities(digits):
+    """The line of code gives the predictions that were measured; zeros ask for an estimator that smooths them."""
+    (val, counts), (test, _) = (gaussian(seed, 60, 0.8) for seed in (3, 4))
+    splits = []
+    for one in (val, test):
+        rounded = softmax(one["logits"], 1).round(digits)
+        splits.append(
+            {"labels": one["labels"], "probabilities": (rounded / rounded.sum(1, keepdims=True)).astype(np.float32)}
+        )
+    found = diagnose(splits[1], val=splits[0], counts=counts)
+    names = {"longtail": longtail, "numpy": np, "probabilities": splits[1]["probabilities"], "counts": counts}
+    right = eval(found.correction, names).argmax(1).numpy() == test["labels"]
+    recalls = [100 * right[test["labels"] == c].mean() for c in range(10)]
+    assert np.mean(recalls) == pytest.approx(found.shift.after["test"]["all"])
+    assert found.correction in found.next_steps[0]
+    assert f"logits = {found.correction}" in found.report().html
+    assert ("PriorAdjustedClassifier" in found.next_steps[1]) == (digits == 2)
 
 
 def test_masked_logits_do_not_prevent_a_fit():

@@ -303,7 +303,7 @@ def test_run_with_a_shift_should_change_its_strength(tmp_path, method, params, l
         assert f"The model was trained with {loss}: try a {direction} {param}, chosen on validation data" in text
         assert "replace" not in text
         assert (f"`longtail study beta --data … --method {search}` searches for it." in text) == (search is not None)
-        assert ("The tail is ahead of the head by " in text) == ahead
+        assert ("the tail is ahead of the head by " in text) == ahead
 
 
 def test_counts_of_a_run_say_how_its_predictions_were_trained(tmp_path):
@@ -325,6 +325,14 @@ def test_beta_that_was_measured_is_not_to_be_chosen_again(tmp_path):
     )
     unmeasured = {"auto_beta": {"beta": 1.0, "problem": "too few samples"}}
     assert "try a higher beta" in _in_run(tmp_path, "cbs", {"beta": "auto"}, more=unmeasured)
+
+
+def test_a_post_hoc_step_that_puts_the_tail_ahead_is_named(tmp_path):
+    more = {"posthoc": "adjust=0.24", "auto_beta": {"beta": 1.24, "measured": 1.28, "std_error": 0.1}}
+    text = _in_run(tmp_path, "cbs", {"beta": "auto"}, ahead=True, more=more)
+    assert "prefers rare classes too much" in text
+    assert f"`longtail evaluate {tmp_path} --posthoc adjust=0`" in text
+    assert "more data" not in text
 
 
 def test_an_unknown_step_of_the_run_is_not_counted_as_part_of_the_predictions(files):
@@ -355,7 +363,7 @@ def test_training_recall_of_the_run_says_that_it_is_underfitted(tmp_path):
 def test_run_without_a_shift_should_use_one(tmp_path, method, params):
     text = _in_run(tmp_path, method, params)
     assert "Train again with the loss ClassBalancedSoftmaxLoss(counts, beta=1.0)" in text
-    assert "The tail is not behind the head" in _in_run(tmp_path, method, params, ahead=True)
+    assert "Lower what favours them" in _in_run(tmp_path, method, params, ahead=True)
 
 
 @pytest.mark.parametrize(

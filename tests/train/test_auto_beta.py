@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import warnings
 from dataclasses import replace
@@ -262,4 +263,18 @@ def test_a_report_draws_the_measured_beta_over_epochs(tmp_path, monkeypatch):
     assert len(points) > 1
     expected = tuple([point[name] for point in points] for name in ("epoch", "measured", "std_error"))
     assert drawn == [expected]
-    assert f"less what its error takes: {result['auto_beta']['beta']:.2f}." in made.read_text(encoding="utf-8")
+    assert f"by its error: {result['auto_beta']['beta']:.2f}." in made.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("validation", "pilots"), [(True, 0), (True, 5), (False, 5)])
+def test_the_caption_of_the_measured_beta_says_on_what_data(auto, tmp_path, validation, pilots):
+    shutil.copytree(auto[0].path, tmp_path / "run")
+    trace = [{"epoch": epoch, "beta": 1.6, "measured": 2.0, "std_error": 0.2} for epoch in (1, 2)]
+    result = auto[1] | {
+        "auto_beta": auto[1]["auto_beta"] | {"validation": validation, "pilots": pilots, "trace": trace}
+    }
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    page = Results.read(tmp_path).report(tmp_path / "report.html").read_text(encoding="utf-8")
+    during, after = re.search(r"The β that held-out data needs(.*?)After training(.*?)\d", page, re.DOTALL).groups()
+    assert ("the validation split" in during, "the first pilot" in during) == (validation, not validation)
+    assert ("the validation split" in after, "of the pilots" in after) == (validation, pilots > 0)

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from longtail.study.planning import make_plan
+from longtail.train.dataset import open_data
 from longtail.train.fitting import fitting_settings
 from longtail.train.launch import describe_fit, make_recipe
 from longtail.train.own import OwnImages
@@ -72,6 +73,9 @@ def test_the_line_says_what_was_chosen(pictures):
     recipe = make_recipe({"data": pictures, "method": "softmax", "epochs": 7})
     line = describe_fit(recipe)
     assert line.startswith("47 training images of about 130 x 91 pixels, 2 classes: resnet18 at 64 x 64, 7 epochs of 3")
+    for held_out in ({"test": 0.2}, {"validation": 0.3, "test": 0.12}, {"validation": 0.0}):
+        recipe = make_recipe({"data": pictures, "method": "softmax", **held_out})
+        assert describe_fit(recipe).startswith(f"{len(open_data(recipe).train)} training images")
     assert describe_fit(make_recipe({"data": "digits-lt", "method": "softmax"})) == ""
     plan = make_plan({"data": pictures, "methods": ["softmax"], "seeds": 1, "recipe": {"epochs": 7}})
     assert describe_fit(plan.runs()[0].recipe) == line

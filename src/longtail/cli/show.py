@@ -230,9 +230,9 @@ def show_result(folder: "RunFolder") -> None:
 
 
 def show_measures(result: dict[str, Any]) -> None:
-    """Print the recall of each group on every split, and the preference scores on test, or else validation data."""
+    """Print recall and accuracy on every split, and the preference scores on test, or else validation data."""
     groups = [name for name, members in result["groups"].items() if members]
-    table = Table(*map(escape, ("recall %", *groups, "all")), box=None, header_style="bold")
+    table = Table(*map(escape, ("recall %", *groups, "all", "accuracy")), box=None, header_style="bold")
     test = "new data" if "trained_on" in result else "test"
     names = {"train": "train", "train_paper": "train, training mode", "val": "val", "test": test}
     recalls_of = {split: found["recall"] for split, found in result["splits"].items()}
@@ -241,13 +241,14 @@ def show_measures(result: dict[str, Any]) -> None:
     for split, shown in names.items():
         if split in recalls_of:
             cells = [recalls_of[split].get(name) for name in [*groups, "all"]]
+            cells.append(result["splits"][split].get("accuracy"))
             table.add_row(shown, *("-" if cell is None else f"{100 * cell:.2f}" for cell in cells))
     preference, where = result.get("preference_test"), ""
     if preference is None:
         preference, where = result.get("preference_val"), " on val"
     if preference is not None:
         scores = [preference["score"].get(name) for name in groups]
-        table.add_row(f"preference P{where}", *("-" if score is None else f"{score:.2f}" for score in scores), "")
+        table.add_row(f"preference P{where}", *("-" if score is None else f"{score:.2f}" for score in scores))
     console.print(table)
     if "groups_from" in result:
         print_line(f"groups: {result['groups_from']}")
@@ -303,6 +304,7 @@ def _show_choices(result: dict[str, Any]) -> None:
     if "auto_weight_decay" in result:
         print_line(describe_decay(result["auto_weight_decay"]))
     if "auto_beta" in result:
-        print_line(describe_beta(result["auto_beta"]))
+        of_the_run = {"held_out"} if "trained_on" in result else ()  # its effect there, not on the new data
+        print_line(describe_beta({name: one for name, one in result["auto_beta"].items() if name not in of_the_run}))
     elif result.get("posthoc"):
         print_line(f"after {result['posthoc']}")

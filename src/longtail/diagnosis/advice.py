@@ -24,6 +24,11 @@ _USE_A_SHIFT = (
     "more than a post-hoc shift: 51.1 and 51.6 % against 50.3 %.)"
 )
 
+_USE_THE_ESTIMATOR = (
+    "Some probabilities are 0, which no shift corrects. For a scikit-learn classifier, use `longtail.estimators`: "
+    "`PriorAdjustedClassifier(FrozenEstimator(model), counts=counts).fit(X_val, y_val)` also smooths them."
+)
+
 
 def findings(found: "Diagnosis") -> list[str]:
     """Return what is wrong, and by how much."""
@@ -92,7 +97,8 @@ def next_steps(found: "Diagnosis") -> list[str]:
     use = found.shift if found.shift is not None and found.shift.recommended else None
     lines = [_posthoc(found), _in_training(found) if use is None else _same_in_training(found, use)]
     train = found.recalls["train"].groups if "train" in found.splits else {}
-    if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2:
+    ahead = found.gap is not None and found.gap < -_BEHIND
+    if last in train and last in test and train[last] >= _LEARNT and train[last] - test[last] > 0.2 and not ahead:
         lines.append(
             f"The {last} is memorised ({100 * train[last]:.0f} % on training data, {100 * test[last]:.0f} % on test "
             "data): try more data for it, or stronger augmentation."
@@ -168,13 +174,41 @@ def _in_training(found: "Diagnosis") -> str:
             "labels, and try more data or augmentation."
         )
     if gap > _BEHIND:
-        advice = _other_strength(found, "higher") or _USE_A_SHIFT
+        zeros = found.splits["test"].has_zeros
+        advice = _other_strength(found, "higher") or (_USE_THE_ESTIMATOR if zeros else _USE_A_SHIFT)
         measured = found.run is not None and found.run.measured_beta is not None
         return f"The errors go to frequent classes{'' if measured else ', which a shift corrects'}. {advice}"
-    other = _other_strength(found, "lower") if gap < -_BEHIND and not small else ""
-    if other:
-        return f"The {last} is ahead of the {first} by {-100 * gap:.1f} points. {other}"
+    fitted = found.run is not None and found.run.adjusted > 0  # to the same validation data, so small says nothing
+    if _prefers_rare(found, gap) and (fitted or not small):
+        return (
+            f"The model prefers rare classes too much: the {last} is ahead of the {first} by {-100 * gap:.1f} points, "
+            f"and predicted more often than it occurs. {_lower_strength(found)}"
+        )
     return f"The {last} is not behind the {first}, so a shift can gain little."
+
+
+def _prefers_rare(found: "Diagnosis", gap: float) -> bool:
+    """Whether the rarest group is ahead by more than two standard errors, and predicted more often than it occurs."""
+    one, variance = found.statistics["test"], 0.0
+    share = (one.correct + 1) / (one.samples + 2)  # never 0 or 1, where the variance would be 0
+    for name in (found.commonest, found.rarest):
+        classes = [c for c in found.groups.members(name) if one.samples[c]]
+        variance += float((share * (1 - share) / (one.samples + 2))[classes].sum()) / len(classes) ** 2
+    rare = list(found.groups.members(found.rarest))
+    often = bool(one.predicted[rare].sum() > one.samples[rare].sum())
+    return often and gap < -max(_BEHIND, 2 * math.sqrt(variance))
+
+
+def _lower_strength(found: "Diagnosis") -> str:
+    """What to lower if the model prefers rare classes too much."""
+    run = found.run
+    if run is not None and run.adjustment > 0 and run.applied is not False:
+        return (
+            f"The likely cause is the post-hoc step of the run, adjust={run.adjustment:.2f}: compare recall on "
+            f"validation data with `longtail evaluate {run.path} --posthoc adjust=0`."
+        )
+    usual = "Lower what favours them: the beta or tau of the loss, a post-hoc step, class weights or sampling."
+    return _other_strength(found, "lower") or usual
 
 
 def _one_group(found: "Diagnosis") -> str:
@@ -210,6 +244,8 @@ def _same_in_training(found: "Diagnosis", shift: Shift) -> str:
             f"The model was trained with {method.title} ({name} = {strength:g}){after}: to train again without a "
             f"post-hoc shift, use {use}{more}."
         )
+    if found.splits["test"].has_zeros:
+        return _USE_THE_ESTIMATOR
     if tau < 0:
         return f"To train again without a post-hoc shift, lower the beta or tau of the loss by {-tau:.2f}."
     one = abs(adjusted + shift.delta - 1) < 2 * shift.std_error

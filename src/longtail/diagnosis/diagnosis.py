@@ -129,7 +129,10 @@ class Diagnosis:
         if self.shift is None or not self.shift.recommended:
             return ""
         masked = "" if bool((self.counts > 0).all()) else ', zero_counts="mask"'
-        return f"longtail.adjust_logits(logits, counts, tau={self.shift.tau:g}{masked})"
+        probabilities = self.splits["test"].kind == "probabilities"
+        zero = " + 1e-30" if self.splits["test"].has_zeros else ""
+        scores = f"numpy.log(probabilities{zero})" if probabilities else "logits"
+        return f"longtail.adjust_logits({scores}, counts, tau={self.shift.tau:g}{masked})"
 
     @property
     def findings(self) -> list[str]:

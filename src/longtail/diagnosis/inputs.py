@@ -44,6 +44,11 @@ class SplitPredictions:
     ignored: int
     """Samples without a label."""
 
+    @property
+    def has_zeros(self) -> bool:
+        """Whether a probability is 0, as those of forests often are."""
+        return self.kind == "probabilities" and self.logits is not None and bool((self.logits <= LOG_ZERO).any())
+
     def statistics(self, num_classes: int) -> ClassStatistics:
         """Return the class statistics, with probabilities if there are logits."""
         if self.logits is None:

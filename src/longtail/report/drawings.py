@@ -127,11 +127,14 @@ def measured_beta_drawings(results: DataResults) -> list[Drawing]:
         names = ("epoch", "measured", "std_error")
         traces = [tuple([point[name] for point in trace] for name in names) for trace in usable if len(trace) > 1]
         if traces:
-            several = " (on the validation split or the first pilot)" if any(one["pilots"] for one in measured) else ""
+            during = {"the validation split" if one["validation"] else "the first pilot" for one in measured}
+            after = ["the validation split"] if any(one["validation"] for one in measured) else []
+            after += ["the held-out data of the pilots"] if any(one["pilots"] for one in measured) else []
             used = ", ".join(f"{one['beta']:.2f}" for one in measured)
             caption = (
-                f"The β that held-out data needs, measured during training{several}; a line per run with its standard "
-                f"error. The β in use is that of the end, less what its error takes: {used}."
+                f"The β that held-out data needs, measured during training on {' or '.join(sorted(during))}; a line "
+                "per run with its standard error. After training, the β in use was measured on "
+                f"{' and '.join(after)}, and shrunk towards 1 by its error: {used}."
             )
             found.append(Drawing(f"beta-{slug(title)}", f"Measured β of {title}", beta_traces(traces), caption))
     return found

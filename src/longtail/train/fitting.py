@@ -103,7 +103,7 @@ def describe_settings(images: OwnImages, settings: Mapping[str, Any]) -> str:
     Example:
         >>> pictures = OwnImages(number=155, classes=8, height=200, width=300, small=False)
         >>> print(describe_settings(pictures, fitting_settings(pictures, {})).replace(": ", ":\n"))
-        140 training images of about 300 x 200 pixels, 8 classes:
+        about 139 training images of about 300 x 200 pixels, 8 classes:
         resnet18 at 64 x 64, 200 epochs of 9 steps (batch size 16, learning rate 0.025).
     """
     about = "" if images.small else "about "
@@ -116,4 +116,5 @@ def describe_settings(images: OwnImages, settings: Mapping[str, Any]) -> str:
     if images.features:
         what = f"training vectors of {images.features:,} features"
     steps_and_rate = f"{length} (batch size {settings['batch_size']}, learning rate {settings['lr']:g})"
-    return f"{number:,} {what}, {count(images.classes, 'class')}: {settings['model']}{size}, {steps_and_rate}."
+    rounded = "" if images.counts or number == images.number else "about "
+    return f"{rounded}{number:,} {what}, {count(images.classes, 'class')}: {settings['model']}{size}, {steps_and_rate}."

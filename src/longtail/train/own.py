@@ -31,6 +31,7 @@ from longtail.data import (
     is_features,
     open_path,
 )
+from longtail.data.datasets.splits import number_held_out
 from longtail.data.loaders.decode import BadImages, UnreadableImageError, image_size
 from longtail.train.cache import paths_of, read_cache, stamp_of, write_cache
 
@@ -104,12 +105,17 @@ class OwnImages:
     """Length of the vectors, if they are features."""
     splits: frozenset[str] = frozenset()
     """``val`` and ``test``, if the data has them; otherwise they may be held out."""
+    counts: tuple[int, ...] = ()
+    """Training images per class, if they are known and any can be held out: they are not in groups."""
 
     def training(self, settings: Mapping[str, Any]) -> int:
-        """The number of training images that hold-outs by these settings leave, about."""
+        """The number of training images that hold-outs by these settings leave; without counts, about."""
         shares = {"test": settings.get("test") or 0.0, "val": settings.get("validation", _VALIDATION)}
-        left = math.prod(1.0 - float(share) for split, share in shares.items() if split not in self.splits)
-        return max(round(self.number * left), 1)
+        left = self.counts or (self.number,)
+        for split, share in shares.items():
+            if split not in self.splits:
+                left = tuple(number - number_held_out(number, float(share)) for number in left)
+        return sum(left)
 
 
 def listed_images(name: str) -> OwnImages | None:
@@ -150,12 +156,14 @@ _described: dict[Hashable, OwnImages] = {}
 def measure_images(dataset: DataSet, cache: Path | None = None, *, quick: bool = False) -> OwnImages:
     """What the defaults for your own data set depend on; arguments as for :func:`measure_path`."""
     numbers, splits = (len(dataset.train), dataset.num_classes), frozenset(dataset.splits) - {"train"}
+    counts = tuple(dataset.counts.tolist()) if dataset.train.groups is None else ()
     if isinstance(dataset.train.images, FeatureVectors):
-        return OwnImages(*numbers, 0, 0, small=False, features=len(dataset.train.images[0]), splits=splits)
+        length = len(dataset.train.images[0])
+        return OwnImages(*numbers, 0, 0, small=False, features=length, splits=splits, counts=counts)
     pixels = None if quick else _small_pixels(dataset, cache)  # they will be trained on, so nothing is read twice
     if pixels is not None:
         height, width = pixels["train"].shape[2:]
-        return OwnImages(*numbers, height, width, small=True, splits=splits)
+        return OwnImages(*numbers, height, width, small=True, splits=splits, counts=counts)
     sizes = _sizes(dataset, quick)
     if not sizes and isinstance(dataset.train.images, FileImages):
         raise ValueError(
@@ -164,7 +172,7 @@ def measure_images(dataset: DataSet, cache: Path | None = None, *, quick: bool =
         )
     small = bool(sizes) and _is_small_size(sizes[0]) and len(set(sizes)) == 1  # some are unreadable
     height, width = (round(statistics.median(side)) for side in zip(*sizes, strict=True)) if sizes else (0, 0)
-    return OwnImages(*numbers, height, width, small, splits=splits)
+    return OwnImages(*numbers, height, width, small, splits=splits, counts=counts)
 
 
 def _sizes(dataset: DataSet, quick: bool) -> list[tuple[int, int]]:

@@ -308,12 +308,16 @@ def hold_out(
         held = choose_groups(table, fraction, generator)
     else:
         for of_class in indices_by_class(dataset.train.labels, dataset.counts):
-            number = min(max(round(fraction * len(of_class)), 1), len(of_class) - 1)
-            held[generator.permutation(of_class)[: max(number, 0)]] = True
+            held[generator.permutation(of_class)[: number_held_out(len(of_class), fraction)]] = True
     cut = _move(dataset, held, part)
     held_out = {**dataset.held_out, part: fraction} if len(cut.splits[part]) else dataset.held_out
     note = _stays_whole(dataset, cut.splits[part], part)
     return replace(cut, held_out=held_out, notes=(*dataset.notes, note) if note else dataset.notes)
+
+
+def number_held_out(number: int, fraction: float) -> int:
+    """How many images :func:`hold_out` takes from a class without groups."""
+    return max(min(max(round(fraction * number), 1), number - 1), 0) if fraction else 0
 
 
 def hold_out_fold(dataset: DataSet, fold: int, folds: int, seed: int = 0) -> DataSet:
