@@ -41,12 +41,14 @@ _ACCURACY = 0.05  # what a point of accuracy is worth in points of recall over a
 _OUTLIER = 50.0  # times the median size of a row of logits, beyond which a row is named if the fit fails
 _GRID = 32  # strengths among which tau is chosen
 _TRACE = 1000  # updates that AutoBeta keeps
+NO_SKILL = "the logits do not predict the held-out labels"
+"""A problem of a fit."""
 _PROBLEMS = (  # in the order of HeldOut.problems
     "only one class has held-out samples",
     "the classes of the held-out data all have the same count, so no shift by it can help",
     "some logits are infinite or NaN",
     f"fewer than {_ERRORS} held-out samples are misclassified, too few to measure the shift",
-    "the logits do not predict the held-out labels",
+    NO_SKILL,
     "its standard error, {:.2g}, is too large: more held-out samples are needed",
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longtail.beta import fit_shift
+from longtail.beta import NO_SKILL, fit_shift
 from longtail.classes import Groups
 from longtail.diagnosis.inputs import LOG_ZERO, SplitPredictions
 from longtail.metrics import ClassStatistics, recall
@@ -79,8 +79,7 @@ def recommend_shift(splits: Mapping[str, SplitPredictions], counts: Tensor, grou
         return None, "All validation samples are classified correctly, so a post-hoc shift can gain nothing."
     fit = fit_shift(_scores(val)[trained], val.labels[trained], counts)
     if fit.problem is not None:
-        useless = fit.temperature <= 0 or math.isnan(fit.std_error)  # NaN: the scores of every sample are all the same
-        return None, USELESS if useless else f"No post-hoc shift is recommended: {fit.problem}."
+        return None, USELESS if fit.problem == NO_SKILL else f"No post-hoc shift is recommended: {fit.problem}."
     tau, measured = round(fit.tau, 2), {name: splits[name] for name in ("val", "test")}
     before = {
         name: ClassStatistics.from_predictions(one.labels, one.predicted, len(counts)) for name, one in measured.items()
