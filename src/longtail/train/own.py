@@ -115,7 +115,7 @@ class OwnImages:
         for split, share in shares.items():
             if split not in self.splits:
                 left = tuple(number - number_held_out(number, float(share)) for number in left)
-        return sum(left)
+        return max(sum(left), 1)
 
 
 def listed_images(name: str) -> OwnImages | None:
