@@ -22,7 +22,7 @@ METHODS = {"softmax": "Softmax", "balanced-softmax": "Balanced Softmax", "cbs": 
 
 _PAGE = """# Results on unseen data
 
-This page shows what the defaults do on data that nobody tuned for: recall over all classes, and what it costs in
+This page shows what the defaults do on data from outside this project: recall over all classes, and what it costs in
 accuracy.
 
 {summary}
