@@ -185,7 +185,7 @@ def curve(out: Path, data: str, imbalance: float, *, seeds: int, root: str, runs
         logits, labels = _rows(next(folders), "test")
         fit = pooled_fit([_rows(next(folders), "val") for _ in folds], counts)
         row: dict[str, Any] = {"beta": beta, "seed": seed, "fit": fit._asdict()}
-        for name, tau in (("recall", 0.0), ("recall_after", fit.tau)):
+        for name, tau in (("recall", 0.0), ("recall_after", 0.0 if fit.problem else fit.delta)):
             row[name] = 100 * mean_recall(adjust_logits(logits, counts, tau), labels)
         rows.append(row)
     content = json.loads(out.read_text()) if out.exists() else {}

@@ -67,6 +67,7 @@ from record import save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from longtail.beta import ShiftFit
 from longtail.data import DataSet, Split, hold_out_fold, long_tail_counts
 from longtail.losses import class_shift
 from longtail.study.figures.style import legend_below, marks_of, panels, save_figure, style
@@ -271,7 +272,8 @@ def one_seed(regime: Regime, smallest: int, seed: int) -> dict[str, Any]:
 
     held_out = [(pilot(x[fold.val.images.numbers]), fold.val.labels) for pilot, fold in zip(pilots, folds, strict=True)]
     fit = pooled_fit(held_out, folds[0].counts)
-    tau_validation = pooled_fit([(final[1.0](new), new_labels)], counts).tau
+    delta = used(fit)
+    delta_validation = used(pooled_fit([(final[1.0](new), new_labels)], counts))
 
     balanced = final[1.0](points)
 
@@ -284,16 +286,21 @@ def one_seed(regime: Regime, smallest: int, seed: int) -> dict[str, Any]:
     return {
         "bayes": bayes_error(posterior),
         "fixed": trained if regime.model == "mlp" else dict(zip(GRID, shifts, strict=True)),
-        "auto": shifted(fit.tau),
-        "validation": shifted(tau_validation),
+        "auto": shifted(delta),
+        "validation": shifted(delta_validation),
         "oracle": min(shifts),
-        "beta_auto": 1 + fit.tau,
-        "beta_validation": 1 + tau_validation,
+        "beta_auto": 1 + delta,
+        "beta_validation": 1 + delta_validation,
         "beta_oracle": GRID[int(np.argmin(shifts))],
         "std_error": fit.std_error,
         "pilots": len(pilots),
         "problem": fit.problem is not None,
     }
+
+
+def used(fit: ShiftFit) -> float:
+    """Delta, or 0 if it could not be measured."""
+    return 0.0 if fit.problem else fit.delta
 
 
 def mean_se(values: Sequence[float]) -> list[float]:

@@ -108,12 +108,12 @@ def write_page(runs: Path, out: Path) -> None:
             rows.append({"data": source.name, "method": run.method, "seed": run.recipe.seed} | measured)
         mean = {m: {name: fmean(one[name] for one in of) for name in METRICS} for m, of in found.items()}
         means.append(mean)
-        best = max(f"{mean[m]['recall_all']:.1f}" for m in METHODS)
+        recalls = {method: round(mean[method]["recall_all"], 1) for method in METHODS}
         betas = [one["beta"] for one in found["cbs"]]
         cells = []
         for method in METHODS:
-            recall = f"{mean[method]['recall_all']:.1f}"
-            cells.append(f"{f'**{recall}**' if recall == best else recall} ({mean[method]['accuracy']:.1f})")
+            mark = "**" if recalls[method] == max(recalls.values()) else ""
+            cells.append(f"{mark}{recalls[method]:.1f}{mark} ({mean[method]['accuracy']:.1f})")
         counts = finished[0].result["counts"]
         size = f"{len(counts)}: {max(counts):,} to {min(counts):,}"
         table.append(f"| {source.title} | {size} | " + " | ".join(cells) + f" | {min(betas):.2f} to {max(betas):.2f} |")

@@ -107,13 +107,7 @@ def as_counts(
     A dictionary or a pandas ``Series``, such as that of ``value_counts``, is put into the order of its class indices.
     """
     if hasattr(counts, "keys"):
-        given = dict(counts.items())  # type: ignore[attr-defined]
-        if set(given) != set(range(len(given))):
-            raise ValueError(
-                f"Expected `{name}` by class index, 0 to {len(given) - 1}, or a list in the order of the classes, but "
-                f"got the classes {shown(list(given))}."
-            )
-        counts = [given[c] for c in range(len(given))]
+        counts = by_class(name, counts, range(len(counts.keys())))
     vector = as_vector(name, counts, num_classes)
     if vector.is_meta:
         raise ValueError(f"Expected `{name}` to hold values, but got a tensor on the meta device; pass a list.")
@@ -181,7 +175,10 @@ def by_class(name: str, values: Any, classes: Any) -> Any:
     missing = [label for label in classes if label not in given]
     if unknown or missing:
         lacks = f"lacks {shown(missing)}" if missing else f"also has {shown(unknown)}"
-        raise ValueError(f"Expected `{name}` to have the classes {shown(list(classes))}, but it {lacks}.")
+        raise ValueError(
+            f"Expected `{name}` to have the classes {shown(list(classes))}, but it {lacks}; "
+            "or pass a list in this order."
+        )
     return [given[label] for label in classes]
 
 

@@ -263,7 +263,7 @@ def test_a_report_draws_the_measured_beta_over_epochs(tmp_path, monkeypatch):
     assert len(points) > 1
     expected = tuple([point[name] for point in points] for name in ("epoch", "measured", "std_error"))
     assert drawn == [expected]
-    assert f"by its error: {result['auto_beta']['beta']:.2f}." in made.read_text(encoding="utf-8")
+    assert f"shrunk towards 1: {result['auto_beta']['beta']:.2f}." in made.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("validation", "pilots"), [(True, 0), (True, 5), (False, 5)])

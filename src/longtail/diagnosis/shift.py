@@ -29,7 +29,7 @@ class Shift:
     """:attr:`ShiftFit.tau <longtail.ShiftFit>`, rounded to two decimals. Positive: the model prefers frequent classes;
     negative: it prefers rare ones."""
     delta: float
-    """The estimate; tau is nearer to zero by its uncertainty."""
+    """The estimate; tau is nearer to zero, by its uncertainty and where more would mostly cost accuracy."""
     std_error: float
     """Standard error of delta."""
     samples: int

@@ -134,7 +134,7 @@ def measured_beta_drawings(results: DataResults) -> list[Drawing]:
             caption = (
                 f"The β that held-out data needs, measured during training on {' or '.join(sorted(during))}; a line "
                 "per run with its standard error. After training, the β in use was measured on "
-                f"{' and '.join(after)}, and shrunk towards 1 by its error: {used}."
+                f"{' and '.join(after)}, and shrunk towards 1: {used}."
             )
             found.append(Drawing(f"beta-{slug(title)}", f"Measured β of {title}", beta_traces(traces), caption))
     return found
